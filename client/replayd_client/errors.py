@@ -1,0 +1,196 @@
+"""Every error the client raises, one class for each error code of the protocol and one for each fault of this side.
+
+    ReplaydError                          .code (the wire's word, "" for an error of this side), .detail (dict)
+    ├── DataError            ValueError       what was handed in cannot be written
+    ├── SignatureError       ValueError       data does not fit the table's signature
+    ├── UnknownTableError    ValueError       no such table; the message lists those there are
+    ├── PriorityError        ValueError       NaN, infinite, negative or too large
+    ├── LimitExceededError   ValueError       a named limit of the server or of this side
+    ├── NeverGrantableError  ValueError       the table as configured can never grant this request
+    ├── DeadlineExceededError TimeoutError    the deadline passed; the message says who must act
+    ├── ConnectionLostError  ConnectionError  no server, or it went away
+    │   └── ShuttingDownError, LoadingError   it is there and says that it does not serve now
+    ├── ClosedError          RuntimeError     used after close
+    ├── ForkedClientError    RuntimeError     a writer used in a forked child
+    ├── StreamLostError      RuntimeError     a writer's stream cannot be carried on
+    └── ServerError          RuntimeError     the server refused; the base of the codes no caller can put right
+        └── ProtocolError (bad_message, bad_request), UnsupportedVersionError, UnknownOpError,
+            UnknownStreamError, SequenceGapError, MissingChunkError
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class ReplaydError(Exception):
+    """Base of all errors of replayd. `code` is the protocol's error code or "", `detail` its numbers for programs."""
+
+    code: str = ""
+
+    def __init__(self, message: str = "", *, detail: Mapping[str, Any] | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.detail: dict[str, Any] = dict(detail or {})
+        if code is not None:
+            self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), str(self), self.detail, self.code)
+
+
+def _rebuild(cls: type[ReplaydError], message: str, detail: dict[str, Any], code: str) -> ReplaydError:
+    return cls(message, detail=detail, code=code)
+
+
+# Faults of what the caller hands in: all of them ValueError too.
+
+
+class DataError(ReplaydError, ValueError):
+    """A value, structure, dtype or shape that cannot be written."""
+
+
+class SignatureError(ReplaydError, ValueError):
+    """Data that does not fit a table's signature: the message names the path, what is expected and what came."""
+
+    code = "signature_mismatch"
+
+
+class UnknownTableError(ReplaydError, ValueError):
+    """There is no table of this name on the server."""
+
+    code = "unknown_table"
+
+
+class PriorityError(ReplaydError, ValueError):
+    """A priority that is NaN, infinite, negative or above the limit."""
+
+    code = "bad_priority"
+
+
+class LimitExceededError(ReplaydError, ValueError):
+    """A named limit was passed; `detail` names it."""
+
+    code = "limit_exceeded"
+
+
+class NeverGrantableError(ReplaydError, ValueError):
+    """The table as configured can never grant this request, however long one waits."""
+
+    code = "never_grantable"
+
+
+# Time and connection.
+
+
+class DeadlineExceededError(ReplaydError, TimeoutError):
+    """The deadline passed. The message and `detail` carry the limiter's numbers and who must act."""
+
+    code = "timeout"
+
+
+class ConnectionLostError(ReplaydError, ConnectionError):
+    """No server answers at the address, or the one that did went away and did not come back in time."""
+
+
+class ShuttingDownError(ConnectionLostError):
+    """The server is about to stop and takes no more requests."""
+
+    code = "shutting_down"
+
+
+class LoadingError(ConnectionLostError):
+    """The server is still reading its saved state."""
+
+    code = "loading"
+
+
+# Life of client objects.
+
+
+class ClosedError(ReplaydError, RuntimeError):
+    """A client or writer was used after `close`."""
+
+
+class ForkedClientError(ReplaydError, RuntimeError):
+    """A writer made before a fork was used in the child; open a new one there."""
+
+
+class StreamLostError(ReplaydError, RuntimeError):
+    """A writer's stream cannot be carried on; items that were not acknowledged are lost."""
+
+
+# Refusals which point to a fault of one of the two programs rather than of its user.
+
+
+class ServerError(ReplaydError, RuntimeError):
+    """The server refused a request; codes that this client does not know arrive as this class."""
+
+
+class ProtocolError(ServerError):
+    """Bytes or fields which the protocol does not allow, found by this side or by the server."""
+
+    code = "bad_message"
+
+
+class BadRequestError(ProtocolError):
+    """A message that could be read but asks for something that the protocol does not allow."""
+
+    code = "bad_request"
+
+
+class UnsupportedVersionError(ServerError):
+    """The server does not speak this client's version of the protocol."""
+
+    code = "unsupported_version"
+
+
+class UnknownOpError(ServerError):
+    """The server does not know this operation."""
+
+    code = "unknown_op"
+
+
+class UnknownStreamError(ServerError):
+    """The server does not know this stream: it restarted, or the lease ran out."""
+
+    code = "unknown_stream"
+
+
+class SequenceGapError(ServerError):
+    """An earlier message of the stream has not arrived; `detail["expected"]` is the number to resend from."""
+
+    code = "sequence_gap"
+
+
+class MissingChunkError(ServerError):
+    """An item refers to a chunk which the server does not hold."""
+
+    code = "missing_chunk"
+
+
+_BY_CODE: dict[str, type[ReplaydError]] = {
+    cls.code: cls
+    for cls in (
+        ProtocolError,
+        BadRequestError,
+        UnsupportedVersionError,
+        UnknownOpError,
+        UnknownTableError,
+        UnknownStreamError,
+        SequenceGapError,
+        MissingChunkError,
+        SignatureError,
+        PriorityError,
+        LimitExceededError,
+        NeverGrantableError,
+        DeadlineExceededError,
+        ShuttingDownError,
+        LoadingError,
+    )
+}
+
+
+def error_from_wire(code: str, message: str, detail: Mapping[str, Any] | None = None) -> ReplaydError:
+    """Return the error of this code. A code from a later version of the protocol becomes a `ServerError` with that code."""
+    return _BY_CODE.get(code, ServerError)(message or code, detail=detail, code=code)
