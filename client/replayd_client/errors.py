@@ -1,21 +1,21 @@
 """Every error the client raises, one class for each error code of the protocol and one for each fault of this side.
 
-    ReplaydError                          .code (the wire's word, "" for an error of this side), .detail (dict)
-    ├── DataError            ValueError       what was handed in cannot be written
-    ├── SignatureError       ValueError       data does not fit the table's signature
-    ├── UnknownTableError    ValueError       no such table; the message lists those there are
-    ├── PriorityError        ValueError       NaN, infinite, negative or too large
-    ├── LimitExceededError   ValueError       a named limit of the server or of this side
-    ├── NeverGrantableError  ValueError       the table as configured can never grant this request
-    ├── DeadlineExceededError TimeoutError    the deadline passed; the message says who must act
-    ├── ConnectionLostError  ConnectionError  no server, or it went away
-    │   └── ShuttingDownError, LoadingError   it is there and says that it does not serve now
-    ├── ClosedError          RuntimeError     used after close
-    ├── ForkedClientError    RuntimeError     a writer used in a forked child
-    ├── StreamLostError      RuntimeError     a writer's stream cannot be carried on
-    └── ServerError          RuntimeError     the server refused; the base of the codes no caller can put right
-        └── ProtocolError (bad_message, bad_request), UnsupportedVersionError, UnknownOpError,
-            UnknownStreamError, SequenceGapError, MissingChunkError
+ReplaydError                          .code (the wire's word, "" for an error of this side), .detail (dict)
+├── DataError            ValueError       what was handed in cannot be written
+├── SignatureError       ValueError       data does not fit the table's signature
+├── UnknownTableError    ValueError       no such table; the message lists those there are
+├── PriorityError        ValueError       NaN, infinite, negative or too large
+├── LimitExceededError   ValueError       a named limit of the server or of this side
+├── NeverGrantableError  ValueError       the table as configured can never grant this request
+├── DeadlineExceededError TimeoutError    the deadline passed; the message says who must act
+├── ConnectionLostError  ConnectionError  no server, or it went away
+│   └── ShuttingDownError, LoadingError   it is there and says that it does not serve now
+├── ClosedError          RuntimeError     used after close
+├── ForkedClientError    RuntimeError     a writer used in a forked child
+├── StreamLostError      RuntimeError     a writer's stream cannot be carried on
+└── ServerError          RuntimeError     the server refused; the base of the codes no caller can put right
+    └── ProtocolError (bad_message, bad_request), UnsupportedVersionError, UnknownOpError,
+        UnknownStreamError, SequenceGapError, MissingChunkError
 """
 
 from __future__ import annotations
@@ -192,5 +192,5 @@ _BY_CODE: dict[str, type[ReplaydError]] = {
 
 
 def error_from_wire(code: str, message: str, detail: Mapping[str, Any] | None = None) -> ReplaydError:
-    """Return the error of this code. A code from a later version of the protocol becomes a `ServerError` with that code."""
+    """Return the error of this code; a code that this client does not know becomes a `ServerError`."""
     return _BY_CODE.get(code, ServerError)(message or code, detail=detail, code=code)

@@ -1,0 +1,494 @@
+"""The client's half of the wire protocol: requests to frames, frames to replies. Pure: no socket, no clock.
+
+Arrays of numbers travel as packed little-endian bytes; an optional field is left out when it holds its default.
+Any bytes at all either decode or raise `ProtocolError`: what the server says is checked for form here, before anything
+is sized by it. What a payload holds is the business of `codecs` and `batches`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd_client.errors import ProtocolError, ReplaydError, error_from_wire
+
+VERSION = 1
+
+HEADER_BYTES_MAX = 64 << 20
+"""Largest reply header read: a sample of 16384 items over 131072 blobs takes under 3 MiB, and `info` less."""
+ARRAY_MAX = 1 << 16
+"""Largest msgpack array or map read: long arrays of numbers are packed bytes, so these are lists of names or blobs."""
+
+Buffer = Any
+"""bytes, memoryview or a contiguous uint8 array."""
+Numbers = NDArray[Any]
+
+BLOB_RECORD = np.dtype([("stored_bytes", "<u4"), ("codec", "u1"), ("flags", "u1"), ("zero", "<u2")])
+"""One column blob of a chunk (protocol §4.2)."""
+
+
+# --- what an insert carries -------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class ChunkBatch:
+    """Consecutive chunks of one stream, numbered `first`, `first + 1`, …"""
+
+    first: int
+    rows: Numbers
+    """Steps in each chunk, [n]."""
+    schemas: Sequence[bytes]
+    records: Buffer
+    """Packed blob records: the columns of the first chunk, of the second, …"""
+    body: Sequence[Buffer]
+    """Payloads in chunk order; each frame holds whole payloads."""
+    episodes: Numbers | None = None
+    schema_of: Numbers | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(_nbytes(frame) for frame in self.body) + _nbytes(self.records)
+
+
+@dataclass(slots=True, eq=False)
+class ItemBatch:
+    """m items, each a window over chunks of the same stream. An absent array stands for its default."""
+
+    tables: Sequence[str]
+    chunk: Numbers
+    length: Numbers
+    priority: Numbers
+    table_of: Numbers | None = None
+    chunks: Numbers | None = None
+    offset: Numbers | None = None
+    templates: Sequence[bytes] = (b"",)
+    template_of: Numbers | None = None
+
+    def __len__(self) -> int:
+        return len(self.priority)
+
+    @property
+    def nbytes(self) -> int:
+        return 48 * len(self.priority) + sum(map(len, self.templates))
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def encode_hello(request_id: int, client: str) -> list[Buffer]:
+    return [_header("hello", request_id, {"client": client})]
+
+
+def encode_insert(
+    request_id: int, stream: bytes, seq: int, keep_from: int, chunks: ChunkBatch | None, items: ItemBatch | None
+) -> list[Buffer]:
+    fields: dict[str, Any] = {"stream": stream, "seq": seq, "keep_from": keep_from}
+    body: Sequence[Buffer] = ()
+    if chunks is not None:
+        fields["first_chunk"] = chunks.first
+        fields["rows"] = _pack(chunks.rows, "<u4")
+        fields["schemas"] = list(chunks.schemas)
+        fields["blobs"] = chunks.records
+        _pack_optional(fields, "episodes", chunks.episodes, "<u8", default=0)
+        _pack_optional(fields, "schema_of", chunks.schema_of, "<u2", default=0)
+        # A body frame may be empty only if all payloads are, so an empty one says nothing and is left out.
+        body = [frame for frame in chunks.body if _nbytes(frame)]
+    if items is not None:
+        fields["tables"] = list(items.tables)
+        fields["chunk"] = _pack(items.chunk, "<u8")
+        fields["length"] = _pack(items.length, "<u4")
+        fields["priority"] = _pack(items.priority, "<f8")
+        _pack_optional(fields, "table_of", items.table_of, "<u2", default=0)
+        _pack_optional(fields, "chunks", items.chunks, "<u4", default=1)
+        _pack_optional(fields, "offset", items.offset, "<u4", default=0)
+        _pack_optional(fields, "template_of", items.template_of, "<u2", default=0)
+        if any(items.templates):
+            fields["templates"] = list(items.templates)
+    return [_header("insert", request_id, fields), *body]
+
+
+def encode_sample(request_id: int, table: str, n: int, min_n: int, timeout_ms: int) -> list[Buffer]:
+    return [_header("sample", request_id, {"table": table, "n": n, "min_n": min_n, "timeout_ms": timeout_ms})]
+
+
+def encode_update(request_id: int, table: str, keys: Numbers, priorities: Numbers, deletes: Numbers) -> list[Buffer]:
+    fields: dict[str, Any] = {"table": table}
+    if len(keys):
+        fields["keys"] = _pack(keys, "<u8")
+        fields["priorities"] = _pack(priorities, "<f8")
+    if len(deletes):
+        fields["deletes"] = _pack(deletes, "<u8")
+    return [_header("update", request_id, fields)]
+
+
+def encode_reset(request_id: int, table: str) -> list[Buffer]:
+    return [_header("reset", request_id, {"table": table})]
+
+
+def encode_info(request_id: int) -> list[Buffer]:
+    return [_header("info", request_id, {})]
+
+
+def encode_keepalive(request_id: int, stream: bytes) -> list[Buffer]:
+    return [_header("keepalive", request_id, {"stream": stream})]
+
+
+def encode_close_stream(request_id: int, stream: bytes) -> list[Buffer]:
+    return [_header("close_stream", request_id, {"stream": stream})]
+
+
+def _header(op: str, request_id: int, fields: Mapping[str, Any]) -> bytes:
+    packed: bytes = msgpack.packb({"v": VERSION, "op": op, "id": request_id, **fields})
+    return packed
+
+
+def _pack(values: Numbers, dtype: str) -> bytes:
+    return np.ascontiguousarray(values, dtype=dtype).tobytes()
+
+
+def _pack_optional(fields: dict[str, Any], name: str, values: Numbers | None, dtype: str, *, default: int) -> None:
+    if values is not None and (values != default).any():
+        fields[name] = _pack(values, dtype)
+
+
+def _nbytes(buffer: Buffer) -> int:
+    return buffer.nbytes if hasattr(buffer, "nbytes") else len(buffer)
+
+
+# --- replies ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class TableDescription:
+    """What `hello` says of a table. `signature`: None, or one (path, dtype, shape) a column; a size of None is free."""
+
+    signature: tuple[tuple[tuple[str | int, ...], str, tuple[int | None, ...]], ...] | None
+
+
+@dataclass(slots=True)
+class HelloReply:
+    id: int
+    server_id: bytes
+    server: str
+    versions: tuple[int, ...]
+    codecs: tuple[int, ...]
+    window_messages: int
+    window_bytes: int
+    lease_ms: int
+    max_wait_ms: int
+    limits: dict[str, int]
+    tables: dict[str, TableDescription]
+
+
+@dataclass(slots=True)
+class InsertReply:
+    id: int
+    first_key: int | None
+    items: int
+    duplicate: bool
+
+
+@dataclass(slots=True, eq=False)
+class SampleReply:
+    """m items over n distinct chunks, as the server sent them; `records` has one entry a column blob."""
+
+    id: int
+    keys: NDArray[np.uint64]
+    priorities: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+    times_sampled: NDArray[np.uint32]
+    table_sizes: NDArray[np.uint64]
+    chunk: NDArray[np.uint32]
+    chunks: NDArray[np.uint32]
+    offset: NDArray[np.uint32]
+    length: NDArray[np.uint32]
+    templates: list[bytes]
+    template_of: NDArray[np.uint16]
+    rows: NDArray[np.uint32]
+    schemas: list[bytes]
+    schema_of: NDArray[np.uint16]
+    records: NDArray[np.void]
+    body: list[memoryview]
+
+
+@dataclass(slots=True, eq=False)
+class UpdateReply:
+    id: int
+    updated: int
+    deleted: int
+    missing: NDArray[np.uint64]
+
+
+@dataclass(slots=True)
+class ResetReply:
+    id: int
+    removed: int
+
+
+@dataclass(slots=True)
+class InfoReply:
+    id: int
+    fields: dict[str, Any]
+
+
+@dataclass(slots=True)
+class DoneReply:
+    """The answer of an operation that has nothing to tell: keepalive, close_stream."""
+
+    id: int
+    op: str
+
+
+@dataclass(slots=True)
+class ErrorReply:
+    id: int
+    op: str
+    error: ReplaydError
+
+
+Reply = HelloReply | InsertReply | SampleReply | UpdateReply | ResetReply | InfoReply | DoneReply | ErrorReply
+
+
+def decode_reply(frames: Sequence[Buffer]) -> Reply:
+    """Decode one message from the server. The payload frames of a sample are taken as they are, without a copy."""
+    if not frames:
+        raise ProtocolError("a reply without frames")
+    fields = _Fields(_unpack_header(memoryview(frames[0])), "reply")
+    op, request_id = fields.text("op"), fields.uint("id")
+    if "error" in fields.values:
+        error = fields.child("error")
+        detail = error.values.get("detail")
+        detail = detail if isinstance(detail, dict) else {}
+        return ErrorReply(request_id, op, error_from_wire(error.text("code"), error.text("message"), detail))
+    if fields.uint("v") != VERSION:
+        raise ProtocolError(f"the server answered in version {fields.values.get('v')!r} of the protocol, not {VERSION}")
+    decoder = _DECODERS.get(op)
+    if decoder is None:
+        raise ProtocolError(f"a reply to the unknown operation {op[:64]!r}")
+    if len(frames) > 1 and op != "sample":
+        raise ProtocolError(f"a reply to {op} has {len(frames) - 1} body frames, and takes none")
+    return decoder(request_id, fields, [memoryview(frame).cast("B") for frame in frames[1:]])
+
+
+def _unpack_header(header: memoryview) -> dict[Any, Any]:
+    if header.nbytes > HEADER_BYTES_MAX:
+        raise ProtocolError(f"a reply header of {header.nbytes} bytes, more than {HEADER_BYTES_MAX}")
+    try:
+        fields = msgpack.unpackb(
+            header,
+            raw=False,
+            strict_map_key=True,
+            max_array_len=ARRAY_MAX,
+            max_map_len=ARRAY_MAX,
+            max_ext_len=0,
+            object_pairs_hook=_unique_keys,
+            ext_hook=_refuse_extension,
+        )
+    except ProtocolError:
+        raise
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        raise ProtocolError(f"a reply header that is not msgpack: {error}") from error
+    if not isinstance(fields, dict):
+        raise ProtocolError(f"a reply header is a map, not {type(fields).__name__}")
+    return fields
+
+
+def _unique_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ProtocolError("a reply header names a key twice")
+    return result
+
+
+def _refuse_extension(code: int, _: bytes) -> Any:
+    raise ProtocolError(f"a reply header holds the msgpack extension {code}")
+
+
+class _Fields:
+    """A header's map, read field by field with checks."""
+
+    __slots__ = ("name", "values")
+
+    def __init__(self, values: dict[Any, Any], name: str) -> None:
+        self.values = values
+        self.name = name
+
+    def wrong(self, key: str, expected: str) -> ProtocolError:
+        got = "nothing" if key not in self.values else type(self.values[key]).__name__
+        return ProtocolError(f"{self.name}: {key} must be {expected}, got {got}")
+
+    def text(self, key: str) -> str:
+        value = self.values.get(key)
+        if not isinstance(value, str):
+            raise self.wrong(key, "a string")
+        return value
+
+    def binary(self, key: str) -> bytes:
+        value = self.values.get(key)
+        if not isinstance(value, bytes):
+            raise self.wrong(key, "binary")
+        return value
+
+    def uint(self, key: str) -> int:
+        value = self.values.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self.wrong(key, "an unsigned integer")
+        return value
+
+    def uint_or_none(self, key: str) -> int | None:
+        return None if self.values.get(key) is None else self.uint(key)
+
+    def uints(self, key: str) -> tuple[int, ...]:
+        value = self.values.get(key)
+        if not isinstance(value, list) or not all(type(entry) is int and entry >= 0 for entry in value):
+            raise self.wrong(key, "an array of unsigned integers")
+        return tuple(value)
+
+    def child(self, key: str) -> _Fields:
+        value = self.values.get(key)
+        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+            raise self.wrong(key, "a map with string keys")
+        return _Fields(value, f"{self.name}: {key}")
+
+    def blobs(self, key: str, default: list[bytes] | None = None) -> list[bytes]:
+        value = self.values.get(key, default)
+        if not isinstance(value, list) or not value or not all(isinstance(entry, bytes) for entry in value):
+            raise self.wrong(key, "a non-empty array of binaries")
+        return value
+
+    def array(self, key: str, dtype: str, count: int | None = None, default: int | None = None) -> Numbers:
+        """A packed array of `count` values (None: as many as there are); absent: `count` times the default."""
+        if default is not None and count is not None and self.values.get(key) is None:
+            return np.full(count, default, dtype)
+        data = self.binary(key)
+        size = np.dtype(dtype).itemsize
+        if len(data) % size or (count is not None and len(data) != count * size):
+            expected = f"{count} values" if count is not None else "values"
+            raise ProtocolError(f"{self.name}: {key} must be {expected} of {size} bytes, got {len(data)} bytes")
+        return np.frombuffer(data, dtype)
+
+    def indices(self, key: str, dtype: str, count: int, size: int) -> Numbers:
+        """A packed array of indices below `size`; absent: all 0."""
+        values = self.array(key, dtype, count, default=0)
+        if count and int(values.max()) >= size:
+            raise ProtocolError(f"{self.name}: {key} points at entry {int(values.max())} of {size}")
+        return values
+
+
+def _decode_hello(request_id: int, fields: _Fields, body: list[memoryview]) -> HelloReply:
+    server_id = fields.binary("server_id")
+    if len(server_id) != 16:
+        raise fields.wrong("server_id", "16 bytes")
+    limits = fields.child("limits")
+    tables = fields.child("tables")
+    return HelloReply(
+        id=request_id,
+        server_id=server_id,
+        server=fields.text("server"),
+        versions=fields.uints("versions"),
+        codecs=fields.uints("codecs"),
+        window_messages=fields.uint("window_messages"),
+        window_bytes=fields.uint("window_bytes"),
+        lease_ms=fields.uint("lease_ms"),
+        max_wait_ms=fields.uint("max_wait_ms"),
+        limits={name: limits.uint(name) for name in limits.values},
+        tables={name: _decode_table(tables.child(name)) for name in tables.values},
+    )
+
+
+def _decode_table(fields: _Fields) -> TableDescription:
+    columns = fields.values.get("signature")
+    if columns is None:
+        return TableDescription(None)
+    if not isinstance(columns, list):
+        raise fields.wrong("signature", "an array of columns")
+    signature = []
+    for column in columns:
+        match column:
+            case [list(path), str(dtype), list(shape)] if all(_is_path_part(part) for part in path) and all(
+                size is None or (type(size) is int and size >= 0) for size in shape
+            ):
+                signature.append((tuple(path), dtype, tuple(shape)))
+            case _:
+                raise fields.wrong("signature", "an array of [path, dtype, shape]")
+    return TableDescription(tuple(signature))
+
+
+def _is_path_part(part: object) -> bool:
+    return isinstance(part, str) or (type(part) is int and part >= 0)
+
+
+def _decode_insert(request_id: int, fields: _Fields, body: list[memoryview]) -> InsertReply:
+    duplicate = fields.values.get("duplicate", False)
+    if not isinstance(duplicate, bool):
+        raise fields.wrong("duplicate", "a bool")
+    return InsertReply(request_id, fields.uint_or_none("first_key"), fields.uint("items"), duplicate)
+
+
+def _decode_sample(request_id: int, fields: _Fields, body: list[memoryview]) -> SampleReply:
+    keys = fields.array("keys", "<u8")
+    rows = fields.array("rows", "<u4")
+    m, n = len(keys), len(rows)
+    templates = fields.blobs("templates", default=[b""])
+    schemas = fields.blobs("schemas")
+    return SampleReply(
+        id=request_id,
+        keys=keys,
+        priorities=fields.array("priorities", "<f8", m),
+        probabilities=fields.array("probabilities", "<f8", m),
+        times_sampled=fields.array("times_sampled", "<u4", m),
+        table_sizes=fields.array("table_sizes", "<u8", m),
+        chunk=fields.array("chunk", "<u4", m),
+        chunks=fields.array("chunks", "<u4", m, default=1),
+        offset=fields.array("offset", "<u4", m, default=0),
+        length=fields.array("length", "<u4", m),
+        templates=templates,
+        template_of=fields.indices("template_of", "<u2", m, len(templates)),
+        rows=rows,
+        schemas=schemas,
+        schema_of=fields.indices("schema_of", "<u2", n, len(schemas)),
+        records=_records(fields.binary("blobs")),
+        body=body,
+    )
+
+
+def _records(data: bytes) -> NDArray[np.void]:
+    if len(data) % BLOB_RECORD.itemsize:
+        raise ProtocolError(f"blobs must be records of {BLOB_RECORD.itemsize} bytes, got {len(data)} bytes")
+    return np.frombuffer(data, BLOB_RECORD)
+
+
+def _decode_update(request_id: int, fields: _Fields, body: list[memoryview]) -> UpdateReply:
+    return UpdateReply(request_id, fields.uint("updated"), fields.uint("deleted"), fields.array("missing", "<u8"))
+
+
+def _decode_reset(request_id: int, fields: _Fields, body: list[memoryview]) -> ResetReply:
+    return ResetReply(request_id, fields.uint("removed"))
+
+
+def _decode_info(request_id: int, fields: _Fields, body: list[memoryview]) -> InfoReply:
+    return InfoReply(request_id, fields.values)
+
+
+_DECODERS: dict[str, Callable[[int, _Fields, list[memoryview]], Reply]] = {
+    "hello": _decode_hello,
+    "insert": _decode_insert,
+    "sample": _decode_sample,
+    "update": _decode_update,
+    "reset": _decode_reset,
+    "info": _decode_info,
+    "keepalive": lambda request_id, fields, body: DoneReply(request_id, "keepalive"),
+    "close_stream": lambda request_id, fields, body: DoneReply(request_id, "close_stream"),
+}
