@@ -1,0 +1,210 @@
+"""Reading the configuration: a TOML file and the command line, checked by one model; all faults are reported together.
+
+Owns how settings are written and how their faults are told; what they are is `config_model`'s business.
+
+    [server]                                   [[table]]
+    listen = "tcp://127.0.0.1:7077"            name = "replay"
+    ingest = "tcp://127.0.0.1:7079"            sampler = { type = "prioritized", priority_exponent = 0.6 }
+    lease = "60s"                              limiter = { type = "min_size", min_size_to_sample = 1000 }
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from replayd.config_model import CHOICES, ColumnConfig, Config, PlainSelector, Section, ServerConfig, TableConfig
+from replayd.table import Table
+
+INGEST_PORT_DISTANCE = 2
+"""How far the ingest port lies from the port of requests, in the defaults and when only the latter is moved."""
+
+
+class ConfigError(Exception):
+    """The configuration has faults; `problems` has a line for each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
+
+
+def read_config(
+    path: str | None = None,
+    *,
+    tables: Sequence[str] = (),
+    port: int | None = None,
+    ingest_port: int | None = None,
+    seed: int | None = None,
+    insecure_public: bool = False,
+) -> Config:
+    """Return the configuration in the TOML file at `path` (None: the defaults) with the command line's settings on top.
+
+    `tables` are `NAME[,key=value…]`, added to those of the file. Raises ConfigError with all problems found.
+    """
+    data = _read_toml(path) if path is not None else {}
+    problems: list[str] = []
+    if tables:
+        listed = data.setdefault("table", [])
+        if isinstance(listed, list):
+            listed.extend(_table_from_text(text, problems) for text in tables)
+    server = data.setdefault("server", {})
+    if isinstance(server, dict):
+        _set_server(server, port, ingest_port, seed, insecure_public)
+    try:
+        config = Config.model_validate(data)
+    except ValidationError as error:
+        problems += [_problem(details, data) for details in error.errors()]
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def build_tables(config: Config) -> list[Table]:
+    """Make the tables that the configuration describes, empty, in its order."""
+    return [table.build() for table in config.table]
+
+
+# --- what people write ------------------------------------------------------------------------------------------------
+
+
+def _read_toml(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError([f"{path}: {error.strerror}"]) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path} is not TOML: {error}"]) from None
+
+
+def _set_server(
+    server: dict[str, Any], port: int | None, ingest_port: int | None, seed: int | None, insecure_public: bool
+) -> None:
+    if port is not None:
+        server["listen"] = _with_port(server.get("listen", ServerConfig().listen), port)
+        if ingest_port is None and "ingest" not in server:
+            ingest_port = port + INGEST_PORT_DISTANCE if port else 0
+    if ingest_port is not None:
+        server["ingest"] = _with_port(server.get("ingest", ServerConfig().ingest), ingest_port)
+    if seed is not None:
+        server["seed"] = seed
+    if insecure_public:
+        server["insecure_public"] = True
+
+
+def _with_port(address: Any, port: int) -> Any:
+    """The same address with another port; whatever has no port is replaced by the loopback address."""
+    tcp = isinstance(address, str) and re.fullmatch(r"(tcp://.+):\d+", address)
+    return f"{tcp[1] if tcp else 'tcp://127.0.0.1'}:{port}"
+
+
+_LIMITER_KEYS = ("samples_per_insert", "min_size_to_sample", "error_buffer", "min_diff", "max_diff", "size")
+_TABLE_KEYS = ("preset", "sampler", "remover", "priority_exponent", "max_size", "max_times_sampled", "limiter")
+
+
+def _table_from_text(text: str, problems: list[str]) -> dict[str, Any]:
+    """Make `NAME[,key=value…]` a table as in the file: limiter keys go into the limiter, the exponent into the sampler."""
+    name, *settings = text.split(",")
+    table: dict[str, Any] = {"name": name}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            problems.append(f"--table {name}: expected key=value, got {setting!r}")
+        elif key not in _TABLE_KEYS + _LIMITER_KEYS:
+            problems.append(f"--table {name}: {_unknown(key, _TABLE_KEYS + _LIMITER_KEYS)}")
+        elif key in table:
+            problems.append(f"--table {name}: {key} is given twice")
+        else:
+            table[key] = _value(value) if key not in ("preset", "sampler", "remover", "limiter") else value
+    if "priority_exponent" in table:
+        exponent = table.pop("priority_exponent")
+        table["sampler"] = {"type": table.get("sampler", "uniform"), "priority_exponent": exponent}
+    of_limiter = {key: table.pop(key) for key in _LIMITER_KEYS if key in table}
+    if of_limiter:
+        table["limiter"] = {"type": table.get("limiter", "min_size"), **of_limiter}
+    return table
+
+
+def _value(text: str) -> Any:
+    """A number, a pair `lo:hi` of numbers, or else the text itself, for the model to refuse."""
+    parts = text.split(":")
+    if len(parts) == 2:
+        return [_value(part) for part in parts]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+# --- what people read -------------------------------------------------------------------------------------------------
+
+
+def _problem(details: ErrorDetails, data: dict[str, Any]) -> str:
+    """One line: where, what was expected, what was found."""
+    *parents, last = details["loc"] or [""]
+    where = _where(details["loc"], data)
+    found = details["input"]
+    match details["type"]:
+        case "extra_forbidden":
+            return _at(_where(tuple(parents), data), _unknown(str(last), sorted(_section(tuple(parents)).model_fields)))
+        case "missing":
+            return _at(_where(tuple(parents), data), f"{last} is missing")
+        case "union_tag_invalid":
+            known = [tag.strip("' ") for tag in details["ctx"]["expected_tags"].split(",")]
+            return _at(where, _unknown(details["ctx"]["tag"], known, "type"))
+        case "union_tag_not_found" | "model_attributes_type":
+            return _at(where, f"expected a name, or a table with a `type`, got {found!r}")
+        case "model_type" | "dict_type":
+            return _at(where, f"expected a table of settings, got {found!r}")
+        case "value_error":
+            return _at(where, details["msg"].removeprefix("Value error, "))
+    expected = details["msg"].replace("Input should be greater", "Input should be a value greater")
+    expected = expected.replace("Input should be less", "Input should be a value less")
+    return _at(where, f"{expected.replace('Input should be', 'expected')}, got {found!r}")
+
+
+def _at(where: str, what: str) -> str:
+    return f"{where}: {what}" if where else what
+
+
+def _where(location: tuple[int | str, ...], data: dict[str, Any]) -> str:
+    """`server.listen`, or `table "replay": limiter.size`; the type of a selector or limiter is left out."""
+    match location:
+        case ("table", int(index), *rest):
+            entry = data["table"][index]
+            name = entry.get("name", index + 1) if isinstance(entry, dict) else index + 1
+            if len(rest) > 2 and rest[0] in ("sampler", "remover", "limiter"):
+                rest = [rest[0], *rest[2:]]
+            elif len(rest) == 2 and rest[0] in ("sampler", "remover", "limiter"):
+                rest = [rest[0]]
+            return _at(f"table {name!r}", ".".join(map(str, rest))) if rest else f"table {name!r}"
+    return ".".join(map(str, location))
+
+
+def _section(location: tuple[int | str, ...]) -> type[Section]:
+    """The model behind a place of the file, which knows the keys there."""
+    match location:
+        case ():
+            return Config
+        case ("server",):
+            return ServerConfig
+        case ("table", int()):
+            return TableConfig
+        case ("table", int(), "signature", int()):
+            return ColumnConfig
+        case ("table", int(), _, str(tag)):
+            return CHOICES.get(tag, PlainSelector)
+    raise AssertionError(f"no section at {location}")
+
+
+def _unknown(word: str, known: Sequence[str], what: str = "key") -> str:
+    near = get_close_matches(word, known, n=1)
+    return f"unknown {what} {word!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
