@@ -109,7 +109,7 @@ _TABLE_KEYS = ("preset", "sampler", "remover", "priority_exponent", "max_size", 
 
 
 def _table_from_text(text: str, problems: list[str]) -> dict[str, Any]:
-    """Make `NAME[,key=value…]` a table as in the file: limiter keys go into the limiter, the exponent into the sampler."""
+    """Make `NAME[,key=value…]` a table as in the file: a limiter's keys go into it, an exponent into the sampler."""
     name, *settings = text.split(",")
     table: dict[str, Any] = {"name": name}
     for setting in settings:
