@@ -41,9 +41,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
 
 # What the core is handed instead of fetching: time, randomness, bytes that arrived, the disk.
 IMPURE = {
-    "asyncio", "blosc2", "concurrent", "datetime", "io", "lmdb", "logging", "msgpack", "multiprocessing", "os", "pathlib",
-    "queue", "random", "secrets", "select", "selectors", "shutil", "signal", "socket", "subprocess", "tempfile",
-    "threading", "time", "uuid", "zmq",
+    "asyncio", "blosc2", "concurrent", "datetime", "io", "lmdb", "logging", "msgpack", "multiprocessing",
+    "os", "pathlib", "queue", "random", "secrets", "select", "selectors", "shutil", "signal", "socket",
+    "subprocess", "tempfile", "threading", "time", "uuid", "zmq",
 }  # fmt: skip
 
 UNSAFE_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "runpy", "code"}
