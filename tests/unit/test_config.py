@@ -1,0 +1,299 @@
+"""Configuration: what a file and the command line mean, and what is said about their faults."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replayd.config import ConfigError, build_tables, read_config
+from replayd.config_model import Config, TableConfig
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def write(text: str) -> str:
+        path = tmp_path / "replayd.toml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def problems(path: str | None = None, **command_line: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read_config(path, **command_line)
+    return caught.value.problems
+
+
+# --- what is meant ----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_file_one_uniform_table_is_served_on_loopback() -> None:
+    config = read_config()
+    assert (config.server.listen, config.server.ingest) == ("tcp://127.0.0.1:7077", "tcp://127.0.0.1:7079")
+    assert (config.server.seed, config.server.lease, config.server.insecure_public) == (None, 60.0, False)
+    (table,) = config.table
+    assert (table.name, str(table.sampler), str(table.remover)) == ("replay", "uniform", "fifo")
+    assert (table.max_size, table.max_times_sampled) == (1_000_000, 0)
+    assert str(table.limiter) == "min_size(min_size_to_sample=1)"
+
+
+def test_a_file_and_the_command_line_mean_the_same(write: Any) -> None:
+    path = write(
+        """
+        [[table]]
+        name = "per"
+        sampler = { type = "prioritized", priority_exponent = 0.6 }
+        remover = "min_heap"
+        max_size = 5_000
+        max_times_sampled = 3
+
+        [table.limiter]
+        type = "sample_to_insert_ratio"
+        samples_per_insert = 8
+        min_size_to_sample = 100
+        error_buffer = [700, 900]
+
+        [[table]]
+        name = "band"
+        limiter = { type = "rate_limiter", samples_per_insert = 0.5, min_size_to_sample = 2, max_diff = 40.5 }
+
+        [[table]]
+        name = "q"
+        preset = "queue"
+        max_size = 7
+        """
+    )
+    spoken = read_config(
+        tables=[
+            "per,sampler=prioritized,priority_exponent=0.6,remover=min_heap,max_size=5_000,max_times_sampled=3,"
+            "limiter=sample_to_insert_ratio,samples_per_insert=8,min_size_to_sample=100,error_buffer=700:900",
+            "band,limiter=rate_limiter,samples_per_insert=0.5,min_size_to_sample=2,max_diff=40.5",
+            "q,preset=queue,max_size=7",
+        ]
+    )
+    assert read_config(path).table == spoken.table
+
+
+def test_tables_of_the_command_line_join_those_of_the_file(write: Any) -> None:
+    path = write('[[table]]\nname = "a"\n')
+    assert [table.name for table in read_config(path, tables=["b"]).table] == ["a", "b"]
+
+
+def test_keys_of_the_smallest_limiter_need_no_limiter_named() -> None:
+    (table,) = read_config(tables=["replay,min_size_to_sample=1000"]).table
+    assert str(table.limiter) == "min_size(min_size_to_sample=1000)"
+
+
+@pytest.mark.parametrize(("preset", "order"), [("queue", "fifo"), ("stack", "lifo")])
+def test_a_preset_settles_everything_but_the_size(preset: str, order: str) -> None:
+    (table,) = read_config(tables=[f"t,preset={preset},max_size=12"]).table
+    assert (str(table.sampler), str(table.remover), table.max_times_sampled) == (order, order, 1)
+    assert str(table.limiter) == f"{preset}(size=12)"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("250ms", 0.25), ("60s", 60.0), ("1.5s", 1.5), ("5min", 300.0), ("2h", 7200.0)]
+)
+def test_a_lease_is_a_time_with_its_unit(write: Any, text: str, seconds: float) -> None:
+    assert read_config(write(f'[server]\nlease = "{text}"')).server.lease == seconds
+
+
+def test_the_command_line_wins_over_the_file(write: Any) -> None:
+    path = write('[server]\nlisten = "tcp://127.0.0.5:1"\ningest = "tcp://127.0.0.6:2"\nseed = 3\n')
+    server = read_config(path, port=10, ingest_port=20, seed=30).server
+    assert (server.listen, server.ingest, server.seed) == ("tcp://127.0.0.5:10", "tcp://127.0.0.6:20", 30)
+
+
+def test_the_ingest_port_follows_the_port_unless_it_is_said_where_it_is(write: Any) -> None:
+    assert read_config(port=8000).server.ingest == "tcp://127.0.0.1:8002"
+    assert read_config(port=0).server.ingest == "tcp://127.0.0.1:0"
+    assert read_config(port=8000, ingest_port=9).server.ingest == "tcp://127.0.0.1:9"
+    assert read_config(write('[server]\ningest = ""'), port=8000).server.ingest == ""
+
+
+def test_tables_are_built_as_configured(write: Any) -> None:
+    path = write(
+        """
+        [[table]]
+        name = "a"
+        max_size = 10
+        max_times_sampled = 2
+        signature = [
+            { path = ["obs", 0], dtype = "float32", shape = [-1, 3] },
+            { path = [], dtype = "bool", shape = [] },
+        ]
+
+        [[table]]
+        name = "b"
+        """
+    )
+    a, b = build_tables(read_config(path))
+    assert (a.name, a.max_size, a.max_times_sampled, b.name) == ("a", 10, 2, "b")
+    assert a.signature is not None
+    assert [(column.path, column.dtype, column.shape) for column in a.signature] == [
+        (("obs", 0), "float32", (None, 3)),
+        ((), "bool", ()),
+    ]
+    assert b.signature is None
+
+
+@pytest.mark.parametrize("selector", ["uniform", "fifo", "lifo", "min_heap", "max_heap"])
+def test_every_selector_can_be_named_in_both_roles(selector: str) -> None:
+    (table,) = build_tables(read_config(tables=[f"t,sampler={selector},remover={selector}"]))
+    assert type(table.sampler) is type(table.remover)
+    assert type(table.sampler).__name__.lower() == selector.replace("_", "")
+    assert table.sampler is not table.remover
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def test_all_faults_are_told_at_once_each_with_its_place(write: Any) -> None:
+    path = write(
+        """
+        speed = 3
+        [server]
+        listne = "x"
+        lease = 60
+        [[table]]
+        name = "replay"
+        sampler = "unifrom"
+        max_sise = 3
+        max_size = "a"
+        limiter = { type = "min_size", min_size_to_sample = 0 }
+        [[table]]
+        sampler = { type = "prioritized" }
+        """
+    )
+    told = problems(path, tables=["extra,max_times=3"])
+    for place in (
+        "server.lease: expected a time with its unit",
+        "server: unknown key 'listne'; did you mean 'listen'?",
+        "table 'replay': sampler: unknown type 'unifrom'; did you mean 'uniform'?",
+        "table 'replay': unknown key 'max_sise'; did you mean 'max_size'?",
+        "table 'replay': max_size: expected a valid integer, got 'a'",
+        "table 'replay': limiter: ",
+        "table 2: name is missing",
+        "table 2: sampler: priority_exponent is missing",
+        "unknown key 'speed'",
+        "--table extra: unknown key 'max_times'; did you mean 'max_times_sampled'?",
+    ):
+        assert any(line.startswith(place) for line in told), (place, told)
+    assert len(told) == 10
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("max_size = 0", "greater than or equal to 1"),
+        ("max_size = 1.5", "expected a valid integer, got 1.5"),
+        ("max_size = true", "expected a valid integer, got True"),
+        ("max_times_sampled = -1", "greater than or equal to 0"),
+        ("sampler = 3", "expected a name, or a table with a `type`, got 3"),
+        ('sampler = { type = "prioritized", priority_exponent = -1.0 }', "sampler: "),
+        ('sampler = { type = "prioritized", priority_exponent = inf }', "finite"),
+        ('sampler = "prioritized"', "priority_exponent is missing"),
+        ('limiter = { type = "queue", size = 0 }', "limiter: "),
+        ('limiter = { type = "queue", sise = 1 }', "did you mean 'size'"),
+        ("limiter = { size = 1 }", "a table with a `type`"),
+        ('preset = "heap"', "expected 'queue' or 'stack', got 'heap'"),
+        ('preset = "queue"', "needs max_size"),
+        ('preset = "queue"\nmax_size = 3\nremover = "fifo"', "settles remover"),
+        ('signature = [{ path = [-1], dtype = "int8", shape = [] }]', "a key of a map"),
+        ('signature = [{ path = ["a"], dtype = "float", shape = [] }]', "got 'float'"),
+        ('signature = [{ path = ["a"], dtype = "int8", shape = [-2] }]', "greater than or equal to -1"),
+        ('signature = [{ path = ["a"], dtyp = "int8", shape = [1] }]', "did you mean 'dtype'"),
+    ],
+)
+def test_a_faulty_setting_of_a_table_is_refused(write: Any, setting: str, said: str) -> None:
+    told = problems(write(f'[[table]]\nname = "t"\n{setting}\n'))
+    assert any(line.startswith("table 't'") and said in line for line in told), told
+
+
+@pytest.mark.parametrize("buffer", ['"x"', "[1]", "[1, 2, 3]", '[1, "x"]', "true", "0.5", "[9, 9]"])
+def test_a_band_that_is_none_is_refused(write: Any, buffer: str) -> None:
+    limiter = (
+        f'type = "sample_to_insert_ratio", samples_per_insert = 2, min_size_to_sample = 5, error_buffer = {buffer}'
+    )
+    told = problems(write(f'[[table]]\nname = "t"\nlimiter = {{ {limiter} }}\n'))
+    assert len(told) == 1
+    assert "error_buffer" in told[0]
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "ü" * 65, "\x7f"])
+def test_a_table_has_a_name_that_can_be_shown_and_sent(name: str) -> None:
+    assert "control characters" in problems(tables=[name])[0]
+
+
+def test_two_tables_of_one_name_are_refused() -> None:
+    assert problems(tables=["a", "b", "a"]) == ["tables are named twice: 'a'"]
+
+
+@pytest.mark.parametrize("text", ["t,max_size", "t,max_size=1,max_size=2", "t,name=u", "t,", "t,error_buffer=1:2:3"])
+def test_a_table_on_the_command_line_that_cannot_be_read_is_refused(text: str) -> None:
+    assert problems(tables=[text])
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "7077",
+        "tcp://127.0.0.1",
+        "tcp://127.0.0.1:70777",
+        "tcp://127.0.0.1:x",
+        "tcp://eth0:1",
+        "udp://127.0.0.1:1",
+        "ipc://",
+    ],
+)
+def test_an_address_that_cannot_be_bound_is_refused(write: Any, address: str) -> None:
+    (told,) = problems(write(f'[server]\nlisten = "{address}"'))
+    assert told.startswith("server.listen: ")
+
+
+@pytest.mark.parametrize("address", ["tcp://0.0.0.0:7077", "tcp://*:7077", "tcp://10.1.2.3:7077", "tcp://[::]:7077"])
+@pytest.mark.parametrize("key", ["listen", "ingest"])
+def test_other_machines_are_let_in_only_on_purpose(write: Any, key: str, address: str) -> None:
+    path = write(f'[server]\n{key} = "{address}"')
+    (told,) = problems(path)
+    assert address in told
+    assert "--insecure-public" in told
+    assert getattr(read_config(path, insecure_public=True).server, key) == address
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.2:1", "tcp://localhost:1", "tcp://[::1]:1", "ipc:///run/x.sock"])
+def test_the_machine_itself_is_let_in(write: Any, address: str) -> None:
+    assert read_config(write(f'[server]\nlisten = "{address}"')).server.listen == address
+
+
+def test_a_file_that_is_not_there_or_not_toml_is_refused(write: Any, tmp_path: Path) -> None:
+    assert "No such file" in problems(str(tmp_path / "none.toml"))[0]
+    assert "is not TOML" in problems(write("[server"))[0]
+    (tmp_path / "latin.toml").write_bytes(b'x = "\xff"')
+    assert "is not TOML" in problems(str(tmp_path / "latin.toml"))[0]
+
+
+@pytest.mark.parametrize("text", ["table = 3", "server = 3", 'table = ["a"]'])
+def test_sections_of_the_wrong_kind_are_refused(write: Any, text: str) -> None:
+    assert problems(write(text))
+    assert problems(write(text), tables=["b"], port=1)
+
+
+def test_a_daemon_without_tables_is_refused(write: Any) -> None:
+    assert problems(write("table = []"))[0].startswith("table: ")
+
+
+def test_the_example_at_the_head_of_the_module_is_a_configuration() -> None:
+    import replayd.config
+
+    assert replayd.config.__doc__ is not None
+    lines = [line[4:] for line in replayd.config.__doc__.splitlines() if line.startswith("    ")]
+    left, right = ("\n".join(line[column].rstrip() for line in lines) for column in (slice(0, 43), slice(43, None)))
+    config = Config.model_validate(tomllib.loads(f"{left}\n{right}"))
+    assert isinstance(config.table[0], TableConfig)
+    assert config.table[0].name == "replay"
