@@ -1,0 +1,76 @@
+"""How the daemon ends: by a signal, quickly, cleanly, and not without a word to those who wait."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.daemon.conftest import ConnectPeer, StartDaemon
+
+# An operator's patience, and far less than a service manager's: an orderly end has no long work to do.
+STOP_S = 5.0
+
+BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+
+
+@BOTH
+def test_a_signal_ends_an_idle_daemon(start_daemon: StartDaemon, number: signal.Signals) -> None:
+    daemon = start_daemon()
+    daemon.send_signal(number)
+    ended = daemon.wait(STOP_S)
+    assert ended.returncode == 0
+    assert "Traceback" not in ended.stderr
+
+
+@BOTH
+def test_a_signal_answers_whoever_waits(
+    start_daemon: StartDaemon, connect: ConnectPeer, number: signal.Signals
+) -> None:
+    daemon = start_daemon()
+    peers = [connect(daemon) for _ in range(3)]
+    waiting = [peer.send("sample", table="replay", n=1, timeout_ms=60_000) for peer in peers]
+    # A reply to a later request shows that the one before it has arrived and is parked.
+    for peer in peers:
+        assert "error" not in peer.ask("hello")
+    daemon.send_signal(number)
+    for peer, id in zip(peers, waiting, strict=True):
+        header, body = peer.receive()
+        assert (header["op"], header["id"], header["error"]["code"], body) == ("sample", id, "shutting_down", [])
+    assert daemon.wait(STOP_S).returncode == 0
+
+
+def test_an_insert_that_waits_is_answered_too(start_daemon: StartDaemon, connect: ConnectPeer) -> None:
+    daemon = start_daemon("--table", "full,preset=queue,max_size=1")
+    peer = connect(daemon)
+    assert peer.insert("full")["items"] == 1
+    waiting = peer.send_insert("full")
+    assert "error" not in peer.ask("hello")
+    daemon.send_signal(signal.SIGTERM)
+    header, _ = peer.receive()
+    assert (header["id"], header["error"]["code"]) == (waiting, "shutting_down")
+    assert daemon.wait(STOP_S).returncode == 0
+
+
+def test_a_second_signal_is_no_harm(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    daemon.send_signal(signal.SIGTERM)
+    if daemon.process.poll() is None:
+        daemon.send_signal(signal.SIGTERM)
+    daemon.wait(STOP_S)
+    assert "Traceback" not in daemon.output()
+
+
+def test_a_daemon_that_was_stopped_leaves_no_endpoint_file(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    assert daemon.endpoint_file.exists()
+    daemon.stop()
+    assert not daemon.endpoint_file.exists()
+
+
+def test_the_port_is_free_again_at_once(start_daemon: StartDaemon) -> None:
+    first = start_daemon()
+    port = first.address.rpartition(":")[2]
+    first.stop()
+    second = start_daemon("--port", port, "--ingest-port", "0")
+    assert second.address == first.address
