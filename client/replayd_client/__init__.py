@@ -1,0 +1,1 @@
+"""Python client of replayd, the experience replay daemon."""
