@@ -1,0 +1,150 @@
+"""Schema and template blobs ⇄ values (protocol.md §4.1 and §4.4).
+
+Any bytes either parse or raise a PeerError. Writers repeat the same few blobs in every message, so what was parsed is
+remembered.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from replayd.columns import Column, OutputColumn, Path, Schema, Template, path_text
+from replayd.errors import BadMessage
+from replayd.limits import CHUNK_ROWS, COLUMNS, DESCRIPTION_BYTES, DIMENSIONS, NAME_BYTES, PATH_DEPTH, RUNS, STEP_BYTES
+
+DTYPES = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
+ITEM_BYTES = {name: np.dtype(name).itemsize for name in DTYPES}
+
+_REMEMBERED = 512
+
+
+@lru_cache(_REMEMBERED)
+def parse_schema(blob: bytes) -> Schema:
+    columns = tuple(_column(entry) for entry in _unpack(blob, "schema"))
+    if not columns:
+        raise BadMessage("a schema needs at least one column")
+    if len({column.path for column in columns}) != len(columns):
+        raise BadMessage("a schema names a path twice")
+    return Schema(blob, columns)
+
+
+@lru_cache(_REMEMBERED)
+def parse_template(blob: bytes) -> Template:
+    if not blob:
+        return Template(blob)
+    outputs = []
+    span, width = 1, 0
+    for entry in _unpack(blob, "template"):
+        output, reach = _output(entry)
+        outputs.append(output)
+        span, width = max(span, reach), max(width, output.column + 1)
+    if not outputs:
+        raise BadMessage("a template needs at least one output column")
+    if len({output.path for output in outputs}) != len(outputs):
+        raise BadMessage("a template names a path twice")
+    return Template(blob, tuple(outputs), span, width)
+
+
+def step_bytes(column: Column) -> int:
+    """Bytes of one decoded step of a column."""
+    return ITEM_BYTES[column.dtype] * math.prod(column.shape)
+
+
+def check_name(name: Any, what: str) -> str:
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise BadMessage(f"{what} must be a string of 1 to {NAME_BYTES.value} printable bytes, got {str(name)[:80]!r}")
+    NAME_BYTES.check(len(name.encode()))
+    return name
+
+
+def _unpack(blob: bytes, what: str) -> list[Any]:
+    DESCRIPTION_BYTES.check(len(blob))
+    try:
+        value = msgpack.unpackb(blob, raw=False, max_array_len=DESCRIPTION_BYTES.value, max_map_len=0, max_ext_len=0)
+    except (ValueError, msgpack.exceptions.UnpackException) as error:
+        raise BadMessage(f"a {what} blob is not msgpack: {error}") from error
+    if not isinstance(value, list):
+        raise BadMessage(f"a {what} blob must be an array of columns")
+    COLUMNS.check(len(value))
+    return value
+
+
+def _column(entry: Any) -> Column:
+    if not isinstance(entry, list) or len(entry) != 3:
+        raise BadMessage("a schema column must be [path, dtype, shape]")
+    path, dtype, shape = entry
+    where = _path(path)
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
+        raise BadMessage(
+            f"column {path_text(where)}: dtype must be one of {', '.join(DTYPES)}, got {str(dtype)[:80]!r}"
+        )
+    if not isinstance(shape, list) or not all(_is_uint(size) for size in shape):
+        raise BadMessage(f"column {path_text(where)}: shape must be an array of unsigned integers")
+    DIMENSIONS.check(len(shape))
+    column = Column(where, dtype, tuple(shape))
+    # A zero among the dimensions hides absurd ones; numpy refuses those too.
+    STEP_BYTES.check(ITEM_BYTES[dtype] * math.prod(max(size, 1) for size in shape))
+    return column
+
+
+def _output(entry: Any) -> tuple[OutputColumn, int]:
+    """One output column, and how many rows of the window it reaches."""
+    if not isinstance(entry, list) or len(entry) != 4:
+        raise BadMessage("a template column must be [path, column, squeeze, runs]")
+    path, column, squeeze, runs = entry
+    where = _path(path)
+    if not _is_uint(column) or not isinstance(squeeze, bool) or not isinstance(runs, list):
+        raise BadMessage(f"template column {path_text(where)}: column must be a uint, squeeze a bool, runs an array")
+    COLUMNS.check(column)
+    rows, reach = _rows(runs, path_text(where)) if runs else (None, 1)
+    if squeeze and rows is not None and rows != 1:
+        raise BadMessage(f"template column {path_text(where)}: squeeze needs exactly one row, it shows {rows}")
+    return OutputColumn(where, column, squeeze, rows), reach
+
+
+def _rows(runs: list[Any], where: str) -> tuple[int, int]:
+    if len(runs) % 3 or not all(isinstance(value, int) and not isinstance(value, bool) for value in runs):
+        raise BadMessage(f"template column {where}: runs must be integers start, length, stride, …")
+    RUNS.check(len(runs) // 3)
+    rows, reach = 0, 1
+    for start, length, stride in zip(runs[0::3], runs[1::3], runs[2::3], strict=True):
+        last = start + (length - 1) * stride
+        if length < 1 or min(start, last) < 0:
+            raise BadMessage(
+                f"template column {where}: run ({start}, {length}, {stride}) leaves the window or is empty"
+            )
+        CHUNK_ROWS.check(max(length, start + 1, last + 1))
+        rows, reach = rows + length, max(reach, start + 1, last + 1)
+    CHUNK_ROWS.check(rows)
+    return rows, reach
+
+
+def _path(path: Any) -> Path:
+    if not isinstance(path, list):
+        raise BadMessage("a path must be an array of strings and unsigned integers")
+    PATH_DEPTH.check(len(path))
+    return tuple(part if _is_uint(part) else check_name(part, "a path component") for part in path)
+
+
+def _is_uint(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63

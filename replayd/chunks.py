@@ -1,0 +1,176 @@
+"""The chunk store: every chunk once, still encoded, with the count of those who hold it.
+
+Owns payloads and reference counts. Holders are items, parked inserts (both counted in `refs`) and the lease of the
+stream that may still refer to the chunk (`leased`). A chunk with no holder is freed at once. Never looks into a
+payload.
+
+Consecutive chunks of a stream are linked, so a window is its first slot and a count; the link of a chunk is only
+followed while a window that spans it keeps the next one alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from replayd.columns import Schema
+from replayd.interned import Interned
+from replayd.messages import ChunkBatch, Int64s, Payload
+from replayd.slots import Slots, grown
+
+NO_SLOT = -1
+
+
+class ChunkStore:
+    """Chunks as a struct of arrays indexed by slot."""
+
+    def __init__(self) -> None:
+        self.schemas: Interned[Schema] = Interned()
+        self.bytes_in_use = 0
+        self.chunks_added = 0
+        self.bytes_added = 0
+        self._slots = Slots()
+        capacity = self._slots.capacity
+        self.payload = np.full(capacity, None, dtype=object)
+        self.layout = np.full(capacity, None, dtype=object)
+        self.nbytes = np.zeros(capacity, np.int64)
+        self.rows = np.zeros(capacity, np.int32)
+        self.schema = np.zeros(capacity, np.int32)
+        self.refs = np.zeros(capacity, np.int32)
+        self.leased = np.zeros(capacity, np.bool_)
+        self.next = np.full(capacity, NO_SLOT, np.int64)
+        self.number = np.zeros(capacity, np.int64)
+        self.stream = np.zeros(capacity, np.int64)
+        self.episode = np.zeros(capacity, np.uint64)
+
+    def __len__(self) -> int:
+        return self._slots.used
+
+    def add(self, batch: ChunkBatch, stream: int, previous: int) -> Int64s:
+        """Store new chunks under their stream's lease; `previous` is the slot of the chunk numbered just before, or
+        NO_SLOT.
+        """
+        n = len(batch)
+        slots = self._take(n)
+        self.payload[slots] = _objects(batch.payloads)
+        self.layout[slots] = _objects(batch.layouts)
+        self.nbytes[slots] = batch.nbytes
+        self.rows[slots] = batch.rows
+        self.refs[slots] = 0
+        self.leased[slots] = True
+        self.next[slots[:-1]] = slots[1:]
+        self.next[slots[-1]] = NO_SLOT
+        if previous != NO_SLOT:
+            self.next[previous] = slots[0]
+        self.number[slots] = np.arange(batch.first, batch.first + n)
+        self.stream[slots] = stream
+        self.episode[slots] = batch.episodes
+        self.schema[slots] = self._hold_schemas(batch)
+        nbytes = int(batch.nbytes.sum())
+        self.bytes_in_use += nbytes
+        self.bytes_added += nbytes
+        self.chunks_added += n
+        return slots
+
+    def windows(self, first: Int64s, count: Int64s) -> Int64s:
+        """All slots of the windows that begin at `first` and span `count` chunks, window after window."""
+        longest = int(count.max(initial=0))
+        if longest <= 1:
+            return first
+        starts = np.cumsum(count) - count
+        slots = np.empty(int(count.sum()), np.int64)
+        here = first
+        for i in range(longest):
+            slots[starts + i] = here
+            if i + 1 < longest:
+                more = count > i + 1
+                starts, count, here = starts[more], count[more], self.next[here[more]]
+        return slots
+
+    def hold(self, slots: Int64s) -> None:
+        """One reference more for each entry."""
+        np.add.at(self.refs, slots, 1)
+
+    def release(self, slots: Int64s) -> None:
+        """One reference fewer for each entry; chunks left without a holder are freed."""
+        np.subtract.at(self.refs, slots, 1)
+        unheld = slots[(self.refs[slots] == 0) & ~self.leased[slots]]
+        if len(unheld):
+            self._free(np.unique(unheld))
+
+    def unlease(self, slots: Int64s) -> None:
+        """The stream lets go of these; each entry is distinct."""
+        self.leased[slots] = False
+        self._free(slots[self.refs[slots] == 0])
+
+    def unreferenced_bytes(self, slots: Int64s) -> int:
+        """Bytes of those of these chunks which no item and no parked insert holds."""
+        return int(self.nbytes[slots[self.refs[slots] == 0]].sum())
+
+    def validate(self, held: Int64s, leased: Int64s) -> None:
+        """`held`: one entry for each holding by an item or parked insert; `leased`: the leased slots."""
+        capacity = self._slots.capacity
+        refs = np.bincount(held, minlength=capacity) if len(held) else np.zeros(capacity, np.int64)
+        is_leased = np.zeros(capacity, np.bool_)
+        is_leased[leased] = True
+        live = np.flatnonzero((refs > 0) | is_leased)
+        self._slots.validate(live)
+        assert np.array_equal(self.refs[live], refs[live]), "reference counts are not the holdings"
+        assert np.array_equal(self.leased[live], is_leased[live]), "leases are not the streams'"
+        assert self.bytes_in_use == int(self.nbytes[live].sum()), "bytes in use are not the chunks' bytes"
+        assert all(len(p) == n for p, n in zip(self.payload[live], self.nbytes[live], strict=True)), "payload sizes"
+        dead = np.ones(capacity, np.bool_)
+        dead[live] = False
+        assert not any(p is not None for p in self.payload[dead]), "a freed chunk keeps its payload"
+        self.schemas.validate(self.schema[live].astype(np.int64))
+
+    def _take(self, n: int) -> Int64s:
+        slots = self._slots.take(n)
+        capacity = self._slots.capacity
+        if capacity > len(self.nbytes):
+            for name in _ARRAYS:
+                setattr(self, name, grown(getattr(self, name), capacity))
+        return slots
+
+    def _hold_schemas(self, batch: ChunkBatch) -> Int64s | int:
+        if len(batch.schemas) == 1:
+            return self.schemas.hold(batch.schemas[0], len(batch))
+        holders = np.bincount(batch.schema_of, minlength=len(batch.schemas)).tolist()
+        ids = [self.schemas.hold(s, n) if n else NO_SLOT for s, n in zip(batch.schemas, holders, strict=True)]
+        return np.array(ids, np.int64)[batch.schema_of]
+
+    def _free(self, slots: Int64s) -> None:
+        if len(slots) == 0:
+            return
+        self.bytes_in_use -= int(self.nbytes[slots].sum())
+        self.payload[slots] = None
+        self.layout[slots] = None
+        self.schemas.release(self.schema[slots])
+        self._slots.give_back(slots)
+
+
+_ARRAYS = (
+    "payload",
+    "layout",
+    "nbytes",
+    "rows",
+    "schema",
+    "refs",
+    "leased",
+    "next",
+    "number",
+    "stream",
+    "episode",
+)
+
+
+def _objects(values: Sequence[Payload]) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
+    # Filled one by one only where numpy would try to look inside a buffer; bytes it takes as they are.
+    array = np.empty(len(values), dtype=object)
+    if all(type(value) is bytes for value in values):
+        array[:] = values
+    else:
+        for i, value in enumerate(values):
+            array[i] = value
+    return array

@@ -1,0 +1,135 @@
+"""Draws: the items a sampler chose, on their way out with the chunks they show.
+
+Owns the layout of a sample reply: each distinct chunk once, a window's chunks side by side, only the columns that are
+shown. Reads items and chunks; changes neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from replayd.chunks import ChunkStore
+from replayd.columns import Template
+from replayd.interned import Interned
+from replayd.items import Items
+from replayd.limits import REFERENCES, REPLY_BYTES
+from replayd.messages import BLOB_RECORD, FLAG_OMITTED, Float64s, Int64s, Payload, Sampled
+
+
+def sendable(items: Items, chunks: ChunkStore, slots: Int64s) -> int:
+    """How many of these draws, from the first on, fit into one reply; at least one."""
+    counts = items.chunks[slots].astype(np.int64)
+    fit = len(slots)
+    if int(counts.sum()) > REFERENCES.value:
+        fit = max(1, int(np.searchsorted(np.cumsum(counts), REFERENCES.value, side="right")))
+        slots, counts = slots[:fit], counts[:fit]
+    flat = chunks.windows(items.chunk[slots], counts)
+    if int(chunks.nbytes[flat].sum()) <= REPLY_BYTES.value:
+        return fit
+    # Only a chunk's first appearance costs bytes.
+    _, first_seen = np.unique(flat, return_index=True)
+    cost = np.zeros(len(flat), np.int64)
+    cost[first_seen] = chunks.nbytes[flat[first_seen]]
+    after_item = np.cumsum(cost)[np.cumsum(counts) - 1]
+    return max(1, int(np.searchsorted(after_item, REPLY_BYTES.value, side="right")))
+
+
+def assemble(
+    items: Items,
+    chunks: ChunkStore,
+    templates: Interned[Template],
+    slots: Int64s,
+    probabilities: Float64s,
+    times_sampled: Int64s,
+    table_sizes: Int64s,
+    id: int,
+) -> Sampled:
+    """The reply for these draws, complete: nothing in it is looked up again once items are removed."""
+    counts = items.chunks[slots].astype(np.int64)
+    first = items.chunk[slots]
+    flat = chunks.windows(first, counts)
+    distinct, chunk = _side_by_side(chunks, flat, first, counts)
+    template_ids, template_of = _distinct(items.template[slots])
+    used = [templates[id] for id in template_ids]
+    schema_ids, schema_of = _distinct(chunks.schema[distinct])
+    schemas = [chunks.schemas[id] for id in schema_ids]
+    layouts: Sequence[bytes] = chunks.layout[distinct].tolist()
+    payloads: Sequence[Payload] = chunks.payload[distinct].tolist()
+    nbytes = chunks.nbytes[distinct]
+    shown = _shown_columns(used)
+    if shown is not None and any(len(schema.columns) > len(shown) for schema in schemas):
+        layouts, payloads = _project(layouts, payloads, shown)
+        nbytes = np.array([len(payload) for payload in payloads], np.int64)
+    return Sampled(
+        id=id,
+        keys=items.key[slots],
+        priorities=items.priority[slots],
+        probabilities=probabilities,
+        times_sampled=times_sampled,
+        table_sizes=table_sizes,
+        chunk=chunk,
+        chunks=counts,
+        offset=items.offset[slots].astype(np.int64),
+        length=items.length[slots].astype(np.int64),
+        templates=[template.blob for template in used],
+        template_of=template_of,
+        rows=chunks.rows[distinct].astype(np.int64),
+        schemas=[schema.blob for schema in schemas],
+        schema_of=schema_of,
+        layouts=layouts,
+        nbytes=nbytes,
+        payloads=payloads,
+    )
+
+
+def _side_by_side(chunks: ChunkStore, flat: Int64s, first: Int64s, counts: Int64s) -> tuple[Int64s, Int64s]:
+    """Distinct slots so ordered that each window is a run of them, and where each window's run begins."""
+    if len(flat) == len(first):
+        distinct, where = np.unique(flat, return_inverse=True)
+        return distinct, where
+    distinct, where = np.unique(flat, return_inverse=True)
+    order = np.lexsort((chunks.number[distinct], chunks.stream[distinct]))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return distinct[order], rank[where[np.cumsum(counts) - counts]]
+
+
+def _distinct(ids: np.ndarray[tuple[int], np.dtype[np.int32]]) -> tuple[list[int], Int64s]:
+    if (ids == ids[0]).all():
+        return [int(ids[0])], np.zeros(len(ids), np.int64)
+    distinct, where = np.unique(ids, return_inverse=True)
+    return distinct.tolist(), where
+
+
+def _shown_columns(templates: Sequence[Template]) -> frozenset[int] | None:
+    """Columns any of the templates shows; None: all."""
+    shown: frozenset[int] = frozenset()
+    for template in templates:
+        columns = template.used_columns()
+        if columns is None:
+            return None
+        shown |= columns
+    return shown
+
+
+def _project(
+    layouts: Sequence[bytes], payloads: Sequence[Payload], shown: frozenset[int]
+) -> tuple[list[bytes], list[Payload]]:
+    """Leave the other columns' bytes behind and mark their blobs OMITTED."""
+    thin_layouts, thin_payloads = [], []
+    for layout, payload in zip(layouts, payloads, strict=True):
+        records = np.frombuffer(layout, BLOB_RECORD).copy()
+        ends = np.cumsum(records["stored_bytes"], dtype=np.int64)
+        hidden = np.ones(len(records), np.bool_)
+        hidden[[column for column in shown if column < len(records)]] = False
+        view = memoryview(payload)
+        starts = ends - records["stored_bytes"]
+        kept = np.flatnonzero(~hidden)
+        thin_payloads.append(b"".join([view[starts[c] : ends[c]] for c in kept.tolist()]))
+        records["stored_bytes"][hidden] = 0
+        records["codec"][hidden] = 0
+        records["flags"][hidden] = FLAG_OMITTED
+        thin_layouts.append(records.tobytes())
+    return thin_layouts, thin_payloads

@@ -1,0 +1,75 @@
+"""The daemon inside the calling process: the same loop on a thread, for tests and single-machine runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from replayd.server import Daemon
+from replayd.table import Table
+
+if TYPE_CHECKING:
+    from replayd_client import Client
+
+
+class Server:
+    """Serve `tables` on loopback until `stop`.
+
+    `port` None picks a free one. Raises ValueError for no tables or two of one name, BindError if the port is taken. A
+    context manager; `stop` may be called more than once.
+    """
+
+    def __init__(self, tables: Sequence[Table], port: int | None = None) -> None:
+        self._tables = list(tables)
+        self._daemon = Daemon(self._tables, f"tcp://127.0.0.1:{0 if port is None else port}")
+        self._daemon.bind()
+        self.address = self._daemon.router_address
+        self._fault: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, name="replayd", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def stop(self) -> None:
+        """End the loop; those who wait are answered `shutting_down`. Raises what ended it, if it failed by itself."""
+        self._daemon.stop()
+        self.wait()
+
+    def wait(self) -> None:
+        """Return when the server has stopped; KeyboardInterrupt stops it and is raised again."""
+        try:
+            self._thread.join()
+        except KeyboardInterrupt:
+            self._daemon.stop()
+            self._thread.join()
+            raise
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault
+
+    def localhost_client(self) -> Client:
+        """A client of this server."""
+        from replayd_client import Client
+
+        return Client(self.address)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"Server(tables=[{', '.join(table.name for table in self._tables)}], port={self.port})"
+
+    def _serve(self) -> None:
+        try:
+            self._daemon.run(stop_on_signals=False)
+        except BaseException as fault:
+            self._fault = fault

@@ -1,0 +1,162 @@
+"""What a peer can do wrong, one class per wire error code.
+
+A `PeerError` is the peer's fault or a state of affairs the peer must know; it becomes one error reply and changes
+nothing. Our own faults are assertions and are not in this file. Knows nothing of bytes, sockets or tables.
+
+    PeerError
+    ├── BadMessage            bad_message
+    ├── BadRequest            bad_request
+    ├── UnsupportedVersion    unsupported_version
+    ├── UnknownOp             unknown_op
+    ├── UnknownTable          unknown_table
+    ├── UnknownStream         unknown_stream
+    ├── SequenceGap           sequence_gap
+    ├── MissingChunk          missing_chunk
+    ├── SignatureMismatch     signature_mismatch
+    ├── BadPriority           bad_priority
+    ├── LimitExceeded         limit_exceeded
+    ├── NeverGrantable        never_grantable
+    ├── Timeout               timeout
+    └── ShuttingDown          shutting_down
+    BindError                 could not bind an address at start (never on the wire)
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class PeerError(Exception):
+    """One error reply: `code` and the class's row in the table are fixed, `message` is for people, `detail` for
+    programs.
+    """
+
+    code: ClassVar[str]
+    meaning: ClassVar[str]
+    fault: ClassVar[str]
+    retry: ClassVar[str]
+
+    def __init__(self, message: str, **detail: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail: dict[str, Any] = detail
+
+
+class BadMessage(PeerError):
+    code = "bad_message"
+    meaning = "frames, header or arrays are malformed"
+    fault = "peer"
+    retry = "no"
+
+
+class BadRequest(PeerError):
+    code = "bad_request"
+    meaning = "well formed, but a value makes no sense (n = 0, a window outside its chunks)"
+    fault = "peer"
+    retry = "no"
+
+
+class UnsupportedVersion(PeerError):
+    code = "unsupported_version"
+    meaning = "the header's `v` is not spoken here; detail: `versions`"
+    fault = "peer"
+    retry = "with a listed version"
+
+
+class UnknownOp(PeerError):
+    code = "unknown_op"
+    meaning = "no such operation; detail: `ops`"
+    fault = "peer"
+    retry = "no"
+
+
+class UnknownTable(PeerError):
+    code = "unknown_table"
+    meaning = "no such table; detail: `tables`, those there are"
+    fault = "peer"
+    retry = "no"
+
+
+class UnknownStream(PeerError):
+    code = "unknown_stream"
+    meaning = "the server does not know the stream: it restarted, or the lease ran out"
+    fault = "nobody"
+    retry = "as a new stream (§9)"
+
+
+class SequenceGap(PeerError):
+    code = "sequence_gap"
+    meaning = "an earlier message of the stream has not been accepted; detail: `expected`"
+    fault = "nobody"
+    retry = "from `expected`"
+
+
+class MissingChunk(PeerError):
+    code = "missing_chunk"
+    meaning = "an item refers to a chunk the stream does not hold (never sent, or below `keep_from`)"
+    fault = "peer"
+    retry = "no"
+
+
+class SignatureMismatch(PeerError):
+    code = "signature_mismatch"
+    meaning = "an item does not fit its table's signature; detail: `path`, `expected`, `got`"
+    fault = "peer"
+    retry = "no"
+
+
+class BadPriority(PeerError):
+    code = "bad_priority"
+    meaning = "a priority is NaN, infinite, negative or above the limit; detail: `indices`, or `keys`"
+    fault = "peer"
+    retry = "no"
+
+
+class LimitExceeded(PeerError):
+    code = "limit_exceeded"
+    meaning = "a limit of §4 was exceeded; detail: `limit`, `value`, `got`"
+    fault = "peer"
+    retry = "smaller, or later"
+
+
+class NeverGrantable(PeerError):
+    code = "never_grantable"
+    meaning = "`min_n` is more than the table as configured can ever grant at once; detail: `largest`, `limiter`"
+    fault = "peer"
+    retry = "with a smaller `min_n`"
+
+
+class Timeout(PeerError):
+    code = "timeout"
+    meaning = "the deadline passed and the limiter granted nothing; detail: `blocked_by`, `who_must_act`, `limiter`"
+    fault = "nobody"
+    retry = "yes"
+
+
+class ShuttingDown(PeerError):
+    code = "shutting_down"
+    meaning = "the server is stopping"
+    fault = "server"
+    retry = "after its restart"
+
+
+WIRE_ERRORS: tuple[type[PeerError], ...] = (
+    BadMessage,
+    BadRequest,
+    UnsupportedVersion,
+    UnknownOp,
+    UnknownTable,
+    UnknownStream,
+    SequenceGap,
+    MissingChunk,
+    SignatureMismatch,
+    BadPriority,
+    LimitExceeded,
+    NeverGrantable,
+    Timeout,
+    ShuttingDown,
+)
+
+
+class BindError(Exception):
+    """An address could not be bound at start; the message names it and the reason."""

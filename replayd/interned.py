@@ -1,0 +1,87 @@
+"""Interned values: schemas and templates stored once, named by small integers and counted by their holders.
+
+Owns the counts. Knows nothing of what the values mean; a `blob` identifies each.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd.messages import Int64s
+
+
+class HasBlob(Protocol):
+    @property
+    def blob(self) -> bytes: ...
+
+
+T = TypeVar("T", bound=HasBlob)
+
+
+class Interned(Generic[T]):
+    """Value ⇄ id. An id whose last holder let go is free for another value."""
+
+    def __init__(self) -> None:
+        self._ids: dict[bytes, int] = {}
+        self._values: list[T | None] = []
+        self._holders: list[int] = []
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, id: int) -> T:
+        value = self._values[id]
+        assert value is not None, f"id {id} was freed and is still in use"
+        return value
+
+    def hold(self, value: T, holders: int) -> int:
+        """Add that many holders to a value, storing it if it is new; its id."""
+        id = self._ids.get(value.blob)
+        if id is None:
+            id = self._store(value)
+        self._holders[id] += holders
+        return id
+
+    def release(self, ids: NDArray[np.integer[Any]]) -> None:
+        """Take one holder away for each entry."""
+        if len(ids) == 0:
+            return
+        first = int(ids[0])
+        # Nearly always a whole batch shares one value.
+        if (ids == first).all():
+            self._release(first, len(ids))
+            return
+        distinct, counts = np.unique(ids, return_counts=True)
+        for id, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+            self._release(id, count)
+
+    def validate(self, ids: Int64s) -> None:
+        """`ids` are all holdings there are, one entry each."""
+        counts = np.bincount(ids, minlength=len(self._values)).tolist() if len(ids) else [0] * len(self._values)
+        assert counts == self._holders, f"holders {self._holders} are not the holdings {counts}"
+        live = {value.blob: id for id, value in enumerate(self._values) if value is not None}
+        assert live == self._ids, "index and values disagree"
+        assert all((count == 0) == (self._values[id] is None) for id, count in enumerate(counts)), "kept without holder"
+
+    def _store(self, value: T) -> int:
+        if self._free:
+            id = self._free.pop()
+            self._values[id] = value
+        else:
+            id = len(self._values)
+            self._values.append(value)
+            self._holders.append(0)
+        self._ids[value.blob] = id
+        return id
+
+    def _release(self, id: int, count: int) -> None:
+        self._holders[id] -= count
+        assert self._holders[id] >= 0, f"id {id} released more often than held"
+        if self._holders[id] == 0:
+            del self._ids[self[id].blob]
+            self._values[id] = None
+            self._free.append(id)

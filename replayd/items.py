@@ -1,0 +1,128 @@
+"""Items of one table as a struct of arrays, and the index from keys to slots.
+
+Owns the arrays. Keys enter in rising order (a table's inserts are applied in the order of their acceptance), so the
+index is an append-only sorted log: a look-up is one binary search for a whole batch, and removed items are merely found
+to be gone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from replayd.messages import Float64s, Int64s, Uint64s
+from replayd.slots import Slots, grown
+
+NOT_FOUND = -1
+NO_KEY = 0
+
+
+class Items:
+    def __init__(self) -> None:
+        self._slots = Slots()
+        capacity = self._slots.capacity
+        self.key = np.zeros(capacity, np.uint64)
+        self.priority = np.zeros(capacity, np.float64)
+        self.times_sampled = np.zeros(capacity, np.int64)
+        self.chunk = np.zeros(capacity, np.int64)
+        self.chunks = np.zeros(capacity, np.int32)
+        self.offset = np.zeros(capacity, np.int32)
+        self.length = np.zeros(capacity, np.int32)
+        self.template = np.zeros(capacity, np.int32)
+        self.inserted_at = np.zeros(capacity, np.float64)
+        self._log_keys = np.zeros(capacity, np.uint64)
+        self._log_slots = np.zeros(capacity, np.int64)
+        self._logged = 0
+
+    def __len__(self) -> int:
+        return self._slots.used
+
+    @property
+    def capacity(self) -> int:
+        return self._slots.capacity
+
+    def add(
+        self,
+        keys: Uint64s,
+        priority: Float64s,
+        chunk: Int64s,
+        chunks: Int64s,
+        offset: Int64s,
+        length: Int64s,
+        template: Int64s,
+        now: float,
+    ) -> Int64s:
+        """Store new items; `chunk` is the slot of each window's first chunk. Their slots."""
+        slots = self._slots.take(len(keys))
+        if self.capacity > len(self.key):
+            for name in _ARRAYS:
+                setattr(self, name, grown(getattr(self, name), self.capacity))
+        self.key[slots] = keys
+        self.priority[slots] = priority
+        self.times_sampled[slots] = 0
+        self.chunk[slots] = chunk
+        self.chunks[slots] = chunks
+        self.offset[slots] = offset
+        self.length[slots] = length
+        self.template[slots] = template
+        self.inserted_at[slots] = now
+        self._log(keys, slots)
+        return slots
+
+    def remove(self, slots: Int64s) -> None:
+        self.key[slots] = NO_KEY
+        self._slots.give_back(slots)
+
+    def find(self, keys: Uint64s) -> Int64s:
+        """Slot of each key, NOT_FOUND for those that are not here."""
+        if self._logged == 0 or len(keys) == 0:
+            return np.full(len(keys), NOT_FOUND, np.int64)
+        log = self._log_keys[: self._logged]
+        at = np.minimum(np.searchsorted(log, keys), self._logged - 1)
+        slots = self._log_slots[at]
+        # The log remembers removed items; a slot that has another key by now is another item.
+        found = (log[at] == keys) & (self.key[slots] == keys) & (keys != NO_KEY)
+        return np.where(found, slots, NOT_FOUND)
+
+    def in_order(self) -> Int64s:
+        """Slots of all items, oldest first."""
+        slots = self._log_slots[: self._logged]
+        living: Int64s = slots[self.key[slots] == self._log_keys[: self._logged]]
+        return living
+
+    def validate(self) -> None:
+        slots = self.in_order()
+        self._slots.validate(slots)
+        keys = self.key[slots]
+        assert (np.diff(keys.astype(np.int64)) > 0).all(), "keys are not in rising order"
+        assert np.array_equal(self.find(keys), slots), "the index does not find the items"
+        assert self._logged <= max(2 * len(self), 0) + _SLACK, "the log is never compacted"
+
+    def _log(self, keys: Uint64s, slots: Int64s) -> None:
+        end = self._logged + len(keys)
+        if end > len(self._log_keys):
+            self._compact()
+            end = self._logged + len(keys)
+            capacity = len(self._log_keys)
+            # Half as much again: a log that is full of living items would be compacted for each batch.
+            while 2 * capacity < 3 * end:
+                capacity *= 2
+            self._log_keys, self._log_slots = grown(self._log_keys, capacity), grown(self._log_slots, capacity)
+        assert self._logged == 0 or len(keys) == 0 or keys[0] > self._log_keys[self._logged - 1], "keys must rise"
+        self._log_keys[self._logged : end] = keys
+        self._log_slots[self._logged : end] = slots
+        self._logged = end
+        if self._logged > 2 * len(self) + _SLACK:
+            self._compact()
+
+    def _compact(self) -> None:
+        slots = self.in_order()
+        # The items being logged right now are in `key` but not in the log, so they are not counted here.
+        self._logged = len(slots)
+        self._log_keys[: len(slots)] = self.key[slots]
+        self._log_slots[: len(slots)] = slots
+
+
+_SLACK = 16384
+"""Dead log entries that do not matter: a compaction walks over the whole log, so it should free many."""
+
+_ARRAYS = ("key", "priority", "times_sampled", "chunk", "chunks", "offset", "length", "template", "inserted_at")

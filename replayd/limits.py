@@ -1,0 +1,69 @@
+"""Every limit of the daemon, with its reason beside it; `hello` sends them and protocol.md §4 lists them.
+
+`limit.check(got)` raises the wire error. Knows nothing of what is being limited.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replayd.errors import LimitExceeded
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    name: str
+    value: int
+    reason: str
+
+    def check(self, got: int) -> None:
+        if got > self.value:
+            raise LimitExceeded(
+                f"{self.name} is {self.value}, got {got}: {self.reason}", limit=self.name, value=self.value, got=got
+            )
+
+
+HEADER_BYTES = Limit("header_bytes", 4 * MIB, "a header is unpacked before anything else is known of it")
+FRAMES = Limit("frames", 4097, "a header and one frame for each payload too large to be packed with others")
+FRAME_BYTES = Limit("frame_bytes", 256 * MIB, "set on the socket; libzmq disconnects a peer that sends more")
+MESSAGE_BYTES = Limit("message_bytes", 256 * MIB, "one message must not crowd out everybody else's memory")
+CHUNKS = Limit("chunks", 16384, "bounds the work of one message")
+ITEMS = Limit("items", 16384, "bounds the work of one message")
+BLOBS = Limit("blobs", 131072, "chunks times columns of one message")
+CHUNK_ROWS = Limit("chunk_rows", 1 << 20, "rows of one chunk and of one window; sums stay far below 2^63")
+REFERENCES = Limit("references", 1 << 20, "chunks spanned by all items of one message or reply, counted for each item")
+COLUMNS = Limit("columns", 512, "columns of a schema and of a template")
+DIMENSIONS = Limit("dimensions", 16, "dimensions of one step of a column")
+STEP_BYTES = Limit("step_bytes", 1 << 31, "bytes of one step of a column, uncompressed: beyond it codecs overflow")
+PATH_DEPTH = Limit("path_depth", 16, "components of a column's path")
+NAME_BYTES = Limit("name_bytes", 128, "a table's name or one path component, in UTF-8")
+DESCRIPTION_BYTES = Limit("description_bytes", 64 * KIB, "one schema or template blob")
+DESCRIPTIONS = Limit("descriptions", 256, "distinct schemas, templates or tables named in one message")
+RUNS = Limit("runs", 4096, "runs of one output column of a template")
+SAMPLES = Limit("samples", 16384, "n of one sample request")
+REPLY_BYTES = Limit("reply_bytes", 64 * MIB, "payload of one sample reply; at least one item is always sent")
+UPDATES = Limit("updates", 131072, "keys in one update request")
+WINDOW_MESSAGES = Limit("window_messages", 64, "insert messages a peer may leave unacknowledged")
+WINDOW_BYTES = Limit("window_bytes", 64 * MIB, "bytes a peer may leave unacknowledged; one message is always allowed")
+PARKED_SAMPLES = Limit("parked_samples", 64, "sample requests one peer may leave unanswered")
+PENDING_INSERTS = Limit("pending_inserts", 65536, "items parked at one table before PULL is left unread")
+STREAMS = Limit("streams", 65536, "open streams; each costs memory until its lease ends")
+MAX_WAIT_MS = Limit(
+    "max_wait_ms", 60_000, "longest time a sample waits: a vanished learner cannot be seen, so it must ask again"
+)
+
+LIMITS: tuple[Limit, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Limit))
+
+PRIORITY_MAX = 1e90
+"""Largest priority: with the largest priority exponent (3) and 2^32 items the sum of weights stays finite."""
+
+SMALL_PAYLOAD_BYTES = 16 * KIB
+"""Payloads under it are copied out on arrival: a small kept zmq Frame pins libzmq's 8 KiB receive buffer (57 times the
+memory).
+"""
+
+LEASE_S = 60.0
+"""Default time after which a silent stream is closed."""

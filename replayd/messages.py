@@ -1,0 +1,192 @@
+"""What peers and the service say to each other, as plain values: requests in, replies out.
+
+No bytes of headers, no sockets. Arrays are numpy, one entry per chunk or item; payloads are opaque buffers of which
+only the length is looked at. `wire` makes requests from frames and frames from replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd.columns import Schema, Template
+
+Peer = Hashable
+"""Whom a reply goes to; opaque to the core. None: a PUSH peer, which hears nothing."""
+
+Payload = Any
+"""bytes, or a received frame kept as it came. Only `len()` is ever taken of it."""
+
+BLOB_RECORD = np.dtype([("stored_bytes", "<u4"), ("codec", "u1"), ("flags", "u1"), ("zero", "<u2")])
+FLAG_DELTA, FLAG_SPARSE, FLAG_OMITTED = 1, 2, 4
+CODECS = (0, 1, 2)
+
+Int64s = NDArray[np.int64]
+Uint64s = NDArray[np.uint64]
+Float64s = NDArray[np.float64]
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Hello:
+    id: int
+    client: str = ""
+
+
+@dataclass(slots=True)
+class ChunkBatch:
+    """n new chunks of one stream, numbered `first`, `first + 1`, …"""
+
+    first: int
+    rows: Int64s
+    episodes: Uint64s
+    schemas: Sequence[Schema]
+    schema_of: Int64s
+    layouts: Sequence[bytes]
+    """Per chunk its packed blob records."""
+    nbytes: Int64s
+    payloads: Sequence[Payload]
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+
+@dataclass(slots=True)
+class ItemBatch:
+    """m new items, each a window over chunks of the message's stream."""
+
+    tables: Sequence[str]
+    table_of: Int64s
+    chunk: Int64s
+    chunks: Int64s
+    offset: Int64s
+    length: Int64s
+    templates: Sequence[Template]
+    template_of: Int64s
+    priority: Float64s
+
+    def __len__(self) -> int:
+        return len(self.priority)
+
+
+@dataclass(slots=True)
+class Insert:
+    id: int
+    stream: bytes
+    seq: int
+    keep_from: int
+    chunks: ChunkBatch | None
+    items: ItemBatch | None
+    nbytes: int
+    """Bytes of the whole message, which count against the peer's window."""
+
+
+@dataclass(slots=True)
+class Sample:
+    id: int
+    table: str
+    n: int
+    min_n: int
+    timeout_s: float
+
+
+@dataclass(slots=True)
+class Update:
+    id: int
+    table: str
+    keys: Uint64s
+    priorities: Float64s
+    deletes: Uint64s
+
+
+@dataclass(slots=True)
+class Reset:
+    id: int
+    table: str
+
+
+@dataclass(slots=True)
+class Info:
+    id: int
+
+
+@dataclass(slots=True)
+class KeepAlive:
+    id: int
+    stream: bytes
+
+
+@dataclass(slots=True)
+class CloseStream:
+    id: int
+    stream: bytes
+
+
+Request = Hello | Insert | Sample | Update | Reset | Info | KeepAlive | CloseStream
+
+OPS: dict[str, type[Request]] = {
+    "hello": Hello,
+    "insert": Insert,
+    "sample": Sample,
+    "update": Update,
+    "reset": Reset,
+    "info": Info,
+    "keepalive": KeepAlive,
+    "close_stream": CloseStream,
+}
+
+
+# --- replies ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Result:
+    """A reply whose fields are plain values."""
+
+    op: str
+    id: int
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Sampled:
+    """The reply to a sample: m items over n distinct chunks."""
+
+    id: int
+    keys: Uint64s
+    priorities: Float64s
+    probabilities: Float64s
+    times_sampled: Int64s
+    table_sizes: Int64s
+    chunk: Int64s
+    chunks: Int64s
+    offset: Int64s
+    length: Int64s
+    templates: Sequence[bytes]
+    template_of: Int64s
+    rows: Int64s
+    schemas: Sequence[bytes]
+    schema_of: Int64s
+    layouts: Sequence[bytes]
+    nbytes: Int64s
+    payloads: Sequence[Payload]
+
+
+@dataclass(slots=True)
+class Failed:
+    """A request that ended in an error."""
+
+    op: str
+    id: int
+    code: str
+    message: str
+    detail: dict[str, Any]
+
+
+Reply = Result | Sampled | Failed

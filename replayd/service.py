@@ -1,0 +1,477 @@
+"""The service: names → tables and streams, requests → handlers, deadlines, the outbox.
+
+Everything that happens to the state happens through `handle` and `tick`; replies leave through `drain`. Time is handed
+in. Owns peers' open requests. Knows no bytes of the wire, no sockets, no clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from replayd.admission import check_chunks, check_items, check_priorities
+from replayd.chunks import NO_SLOT, ChunkStore
+from replayd.columns import Template
+from replayd.errors import BadRequest, PeerError, SequenceGap, ShuttingDown, UnknownStream, UnknownTable
+from replayd.interned import Interned
+from replayd.limits import (
+    LEASE_S,
+    LIMITS,
+    MAX_WAIT_MS,
+    PARKED_SAMPLES,
+    SAMPLES,
+    UPDATES,
+    WINDOW_BYTES,
+    WINDOW_MESSAGES,
+)
+from replayd.messages import (
+    CODECS,
+    CloseStream,
+    Failed,
+    Hello,
+    Info,
+    Insert,
+    ItemBatch,
+    KeepAlive,
+    Peer,
+    Reply,
+    Request,
+    Reset,
+    Result,
+    Sample,
+    Update,
+)
+from replayd.streams import Stream, Streams, Ticket
+from replayd.table import Applied, Drawn, Outcome, PendingInsert, PendingSample, Table
+
+KEY_SHARD_SHIFT = 52
+"""A key is 12 bits of shard id, then a counter that begins at 1."""
+
+_ANSWERED_DEADLINES = 1024
+"""Deadlines of answered requests that may stay in the heap: it is swept when they outnumber the others so far."""
+
+
+@dataclass(slots=True)
+class Account:
+    """What one peer has open."""
+
+    insert_messages: int = 0
+    insert_bytes: int = 0
+    samples: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.insert_messages or self.samples)
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the start; `info` shows them."""
+
+    requests: int = 0
+    refused: int = 0
+    pushes_refused: int = 0
+    push_gaps: int = 0
+    duplicates: int = 0
+    priority_updates: int = 0
+    replies_dropped: int = 0
+    """The peer's queue was full; the shell counts it."""
+    replies_to_the_gone: int = 0
+    """The peer had disconnected; the shell counts it."""
+
+
+class Service:
+    """The whole daemon but its sockets. Deterministic: the same requests at the same times give the same replies."""
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        *,
+        server_id: bytes,
+        version: str,
+        seed: int | Sequence[int],
+        started_at: float,
+        lease_s: float = LEASE_S,
+        shard: int = 0,
+    ) -> None:
+        if not tables:
+            raise ValueError("a server needs at least one table")
+        names = [table.name for table in tables]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"tables are named twice: {', '.join(twice)}")
+        self.server_id = server_id
+        self.version = version
+        self.started_at = started_at
+        self.counters = Counters()
+        self.chunks = ChunkStore()
+        self.streams = Streams(self.chunks, lease_s)
+        self.templates: Interned[Template] = Interned()
+        self.tables = {table.name: table for table in tables}
+        for table, entropy in zip(tables, np.random.SeedSequence(seed).spawn(len(tables)), strict=True):
+            table.bind(self.chunks, self.templates, np.random.Generator(np.random.PCG64(entropy)))
+        self._next_key = (shard << KEY_SHARD_SHIFT) + 1
+        self._accounts: dict[Peer, Account] = {}
+        self._deadlines: list[tuple[float, int, PendingSample, Table]] = []
+        self._parked = 0
+        self._outbox: list[tuple[Peer, Reply]] = []
+        self._stopping = False
+        self._handlers: dict[type[Request], Callable[[Peer, Any, float], None]] = {
+            Hello: self._hello,
+            Insert: self._insert,
+            Sample: self._sample,
+            Update: self._update,
+            Reset: self._reset,
+            Info: self._info,
+            KeepAlive: self._keepalive,
+            CloseStream: self._close_stream,
+        }
+
+    # --- entrance, clock, exit ----------------------------------------------------------------------------------------
+
+    def handle(self, peer: Peer, op: str, request: Request, now: float) -> PeerError | None:
+        """Take one request; its reply, and any that it sets free, wait in the outbox. Returns the error it was refused
+        with.
+        """
+        self.counters.requests += 1
+        try:
+            if self._stopping:
+                raise ShuttingDown("the server is stopping")
+            self._handlers[type(request)](peer, request, now)
+        except PeerError as error:
+            self.refuse(peer, op, request.id, error)
+            return error
+        return None
+
+    def refuse(self, peer: Peer, op: str, id: int, error: PeerError) -> None:
+        """Answer a request with an error; a PUSH peer hears nothing, so it is counted."""
+        if peer is None:
+            self.counters.pushes_refused += 1
+            return
+        self.counters.refused += 1
+        self._outbox.append((peer, Failed(op, id, error.code, error.message, error.detail)))
+
+    def tick(self, now: float) -> float | None:
+        """Do what is due; the time of the next thing that will be, None if there is nothing."""
+        while self._deadlines and (self._deadlines[0][2].answered or self._deadlines[0][0] <= now):
+            _, _, request, table = heapq.heappop(self._deadlines)
+            if not request.answered:
+                self._expire(request, table)
+                self._pump(table, now)
+        waiting = sum(len(table.pending_samples) for table in self.tables.values())
+        if len(self._deadlines) > 2 * waiting + _ANSWERED_DEADLINES:
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].answered]
+            heapq.heapify(self._deadlines)
+        lease_due = self.streams.expire(now)
+        deadline = self._deadlines[0][0] if self._deadlines else None
+        due = [time for time in (lease_due, deadline) if time is not None]
+        return min(due) if due else None
+
+    def drain(self) -> list[tuple[Peer, Reply]]:
+        """The replies since the last drain, in order."""
+        outbox, self._outbox = self._outbox, []
+        return outbox
+
+    def stop(self) -> None:
+        """Answer everyone who waits with `shutting_down`; nothing is accepted any more."""
+        self._stopping = True
+        error = ShuttingDown("the server is stopping")
+        for table in self.tables.values():
+            for request in table.pending_samples:
+                self._answered(request)
+                self.refuse(request.peer, "sample", request.id, error)
+            table.pending_samples.clear()
+            for ticket in {id(p.ticket): p.ticket for p in table.pending_inserts}.values():
+                for peer, asked in ticket.askers:
+                    self.refuse(peer, "insert", asked, error)
+                ticket.askers.clear()
+
+    @property
+    def wants_inserts(self) -> bool:
+        """False: leave the PULL socket unread, the network does the waiting."""
+        return not any(table.is_congested for table in self.tables.values())
+
+    # --- handlers -----------------------------------------------------------------------------------------------------
+
+    def _hello(self, peer: Peer, request: Hello, now: float) -> None:
+        fields = {
+            "server_id": self.server_id,
+            "server": f"replayd {self.version}",
+            "versions": [1],
+            "codecs": list(CODECS),
+            "window_messages": WINDOW_MESSAGES.value,
+            "window_bytes": WINDOW_BYTES.value,
+            "lease_ms": int(self.streams.lease_s * 1000),
+            "max_wait_ms": MAX_WAIT_MS.value,
+            "limits": {limit.name: limit.value for limit in LIMITS},
+            "tables": {name: _signature_fields(table) for name, table in self.tables.items()},
+        }
+        self._outbox.append((peer, Result("hello", request.id, fields)))
+
+    def _insert(self, peer: Peer, request: Insert, now: float) -> None:
+        stream = self._stream_of(peer, request)
+        if stream is not None and request.seq in stream.accepted:
+            self.streams.heard(stream, now)
+            self._acknowledge_again(peer, request.id, stream.accepted[request.seq])
+            return
+        if stream is not None and request.seq < stream.next_seq:
+            raise BadRequest(f"message {request.seq} was acknowledged long ago; the stream is at {stream.next_seq}")
+        self._check_window(peer, request)
+        tables = [self._table(name) for name in request.items.tables] if request.items else []
+        if request.chunks:
+            check_chunks(stream, request.chunks)
+        if request.items:
+            signatures = {i: table.signature for i, table in enumerate(tables) if table.signature is not None}
+            check_items(request.items, stream, request.chunks, self.chunks, signatures)
+        # Nothing below refuses.
+        if stream is None:
+            stream = self.streams.open(request.stream, now)
+        self.streams.heard(stream, now)
+        if request.chunks:
+            joins = request.chunks.first == stream.next_number and len(stream.slots) > 0
+            previous = stream.last_slot if joins else NO_SLOT
+            stream.extend(request.chunks.first, self.chunks.add(request.chunks, stream.uid, previous))
+            stream.schema = request.chunks.schemas[int(request.chunks.schema_of[-1])]
+        count = len(request.items) if request.items else 0
+        ticket = Ticket(self._next_key, count, request.nbytes, count, [], request.seq)
+        self._next_key += count
+        stream.record(ticket)
+        if request.items:
+            self._park(ticket, request.items, tables, stream, now)
+        if peer is not None:
+            ticket.askers.append((peer, request.id))
+            account = self._accounts.setdefault(peer, Account())
+            account.insert_messages += 1
+            account.insert_bytes += request.nbytes
+        self.chunks.unlease(stream.shorten(request.keep_from))
+        if count == 0:
+            self._acknowledge(ticket)
+        for table in dict.fromkeys(tables):
+            self._pump(table, now)
+
+    def _sample(self, peer: Peer, request: Sample, now: float) -> None:
+        table = self._table(request.table)
+        SAMPLES.check(request.n)
+        if not 1 <= request.min_n <= request.n:
+            raise BadRequest(f"min_n must be between 1 and n, got min_n {request.min_n} and n {request.n}")
+        open_samples = self._accounts[peer].samples if peer in self._accounts else 0
+        PARKED_SAMPLES.check(open_samples + 1)
+        wait_s = min(request.timeout_s, MAX_WAIT_MS.value / 1000)
+        pending = PendingSample(peer, request.id, request.n, request.min_n, now, now + wait_s)
+        table.park_sample(pending)
+        self._accounts.setdefault(peer, Account()).samples += 1
+        self._pump(table, now)
+        if not pending.answered:
+            self._parked += 1
+            heapq.heappush(self._deadlines, (pending.deadline, self._parked, pending, table))
+
+    def _update(self, peer: Peer, request: Update, now: float) -> None:
+        table = self._table(request.table)
+        UPDATES.check(len(request.keys) + len(request.deletes))
+        check_priorities(request.priorities, request.keys)
+        updated, deleted, missing = table.update(request.keys, request.priorities, request.deletes)
+        self.counters.priority_updates += updated
+        fields = {"updated": updated, "deleted": deleted, "missing": missing}
+        self._outbox.append((peer, Result("update", request.id, fields)))
+        self._pump(table, now)
+
+    def _reset(self, peer: Peer, request: Reset, now: float) -> None:
+        table = self._table(request.table)
+        self._outbox.append((peer, Result("reset", request.id, {"removed": table.reset()})))
+        self._pump(table, now)
+
+    def _info(self, peer: Peer, request: Info, now: float) -> None:
+        fields = {
+            "server_id": self.server_id,
+            "server": f"replayd {self.version}",
+            "uptime_s": now - self.started_at,
+            "tables": [table.describe(now) for table in self.tables.values()],
+            "chunks": {
+                "count": len(self.chunks),
+                "bytes": self.chunks.bytes_in_use,
+                "orphan_bytes": self.streams.orphan_bytes(),
+                "added": self.chunks.chunks_added,
+                "bytes_added": self.chunks.bytes_added,
+            },
+            "streams": {"open": len(self.streams), "expired": self.streams.expired},
+            "peers": {
+                "waiting": len(self._accounts),
+                "parked_samples": sum(account.samples for account in self._accounts.values()),
+            },
+            "counters": {name: getattr(self.counters, name) for name in self.counters.__slots__},
+        }
+        self._outbox.append((peer, Result("info", request.id, fields)))
+
+    def _keepalive(self, peer: Peer, request: KeepAlive, now: float) -> None:
+        stream = self.streams.get(request.stream)
+        if stream is None:
+            raise _unknown_stream(request.stream)
+        self.streams.heard(stream, now)
+        self._outbox.append((peer, Result("keepalive", request.id)))
+
+    def _close_stream(self, peer: Peer, request: CloseStream, now: float) -> None:
+        stream = self.streams.get(request.stream)
+        if stream is not None:
+            self.streams.close(stream)
+        self._outbox.append((peer, Result("close_stream", request.id)))
+
+    # --- inserts ------------------------------------------------------------------------------------------------------
+
+    def _stream_of(self, peer: Peer, request: Insert) -> Stream | None:
+        """The open stream of this message, None for a new one; refuses numbers out of turn."""
+        stream = self.streams.get(request.stream)
+        expected = 0 if stream is None else stream.next_seq
+        if request.seq <= expected:
+            return stream
+        if peer is None:
+            self.counters.push_gaps += 1
+            return stream
+        if stream is None:
+            raise _unknown_stream(request.stream)
+        raise SequenceGap(f"message {request.seq} came before {expected}", expected=expected)
+
+    def _check_window(self, peer: Peer, request: Insert) -> None:
+        account = self._accounts.get(peer) if peer is not None else None
+        if account is None or account.insert_messages == 0:
+            return
+        WINDOW_MESSAGES.check(account.insert_messages + 1)
+        WINDOW_BYTES.check(account.insert_bytes + request.nbytes)
+
+    def _park(self, ticket: Ticket, items: ItemBatch, tables: list[Table], stream: Stream, now: float) -> None:
+        """Hold what the items show and queue them at their tables."""
+        first = stream.slots[items.chunk - stream.base]
+        self.chunks.hold(self.chunks.windows(first, items.chunks))
+        if len(items.templates) == 1:
+            ids = np.full(len(items), self.templates.hold(items.templates[0], len(items)), np.int64)
+        else:
+            holders = np.bincount(items.template_of, minlength=len(items.templates)).tolist()
+            held = [self.templates.hold(t, n) if n else -1 for t, n in zip(items.templates, holders, strict=True)]
+            ids = np.array(held, np.int64)[items.template_of]
+        keys = np.arange(ticket.first_key, ticket.first_key + len(items), dtype=np.uint64)
+        whole = PendingInsert(
+            ticket, keys, items.priority, first, items.chunks, items.offset, items.length, ids, since=now
+        )
+        if len(tables) == 1:
+            tables[0].park_insert(whole)
+            return
+        for i, table in enumerate(tables):
+            mine = np.flatnonzero(items.table_of == i)
+            if len(mine):
+                table.park_insert(whole.part(mine))
+
+    def _acknowledge(self, ticket: Ticket) -> None:
+        for peer, id in ticket.askers:
+            self._outbox.append((peer, Result("insert", id, _insert_fields(ticket, duplicate=False))))
+            self._close_insert(peer, ticket.nbytes)
+        ticket.askers.clear()
+
+    def _acknowledge_again(self, peer: Peer, id: int, ticket: Ticket) -> None:
+        """A resend: the answer is the same, now or when the parked message is through."""
+        self.counters.duplicates += 1
+        if peer is None:
+            return
+        if not ticket.waiting:
+            self._outbox.append((peer, Result("insert", id, _insert_fields(ticket, duplicate=True))))
+            return
+        # Whoever asked before over another connection is gone.
+        for gone, _ in [asker for asker in ticket.askers if asker[0] != peer]:
+            self._close_insert(gone, ticket.nbytes)
+        ticket.askers[:] = [asker for asker in ticket.askers if asker[0] == peer] + [(peer, id)]
+        account = self._accounts.setdefault(peer, Account())
+        account.insert_messages += 1
+        account.insert_bytes += ticket.nbytes
+
+    def _close_insert(self, peer: Peer, nbytes: int) -> None:
+        account = self._accounts[peer]
+        account.insert_messages -= 1
+        account.insert_bytes -= nbytes
+        if account.is_empty:
+            del self._accounts[peer]
+
+    # --- progress -----------------------------------------------------------------------------------------------------
+
+    def _pump(self, table: Table, now: float) -> None:
+        self._settle(table.pump(now))
+
+    def _settle(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, Applied):
+                outcome.ticket.waiting -= outcome.items
+                if outcome.ticket.waiting == 0:
+                    self._acknowledge(outcome.ticket)
+            else:
+                self._serve(outcome)
+
+    def _serve(self, drawn: Drawn) -> None:
+        self._answered(drawn.request)
+        self._outbox.append((drawn.request.peer, drawn.reply))
+
+    def _expire(self, request: PendingSample, table: Table) -> None:
+        try:
+            self._serve(Drawn(request, table.expire(request)))
+        except PeerError as error:
+            self._answered(request)
+            self.refuse(request.peer, "sample", request.id, error)
+
+    def _answered(self, request: PendingSample) -> None:
+        request.answered = True
+        account = self._accounts[request.peer]
+        account.samples -= 1
+        if account.is_empty:
+            del self._accounts[request.peer]
+
+    def _table(self, name: str) -> Table:
+        table = self.tables.get(name)
+        if table is None:
+            names = list(self.tables)
+            raise UnknownTable(f"there is no table {name!r}; there are: {', '.join(names)}", table=name, tables=names)
+        return table
+
+    # --- proof --------------------------------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Re-derive every count from what holds it; assertion errors tell the story."""
+        for table in self.tables.values():
+            table.validate()
+        held = np.concatenate([table.held_chunks() for table in self.tables.values()])
+        self.chunks.validate(held, self.streams.leased())
+        self.templates.validate(np.concatenate([table.held_templates() for table in self.tables.values()]))
+        self.streams.validate()
+        accounts: dict[Peer, Account] = {}
+        tickets: dict[int, Ticket] = {}
+        parked: dict[int, int] = {}
+        for table in self.tables.values():
+            for pending in table.pending_inserts:
+                tickets[id(pending.ticket)] = pending.ticket
+                parked[id(pending.ticket)] = parked.get(id(pending.ticket), 0) + len(pending)
+            for request in table.pending_samples:
+                assert not request.answered, "an answered request is parked"
+                accounts.setdefault(request.peer, Account()).samples += 1
+        for key, ticket in tickets.items():
+            assert ticket.waiting == parked[key], "a ticket waits for items that are not parked"
+            for peer, _ in ticket.askers:
+                account = accounts.setdefault(peer, Account())
+                account.insert_messages += 1
+                account.insert_bytes += ticket.nbytes
+        assert accounts == self._accounts, f"open requests {self._accounts} are not the parked ones {accounts}"
+
+
+def _unknown_stream(id: bytes) -> UnknownStream:
+    return UnknownStream(f"stream {id.hex()} is not open here", stream=id)
+
+
+def _insert_fields(ticket: Ticket, duplicate: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {"items": ticket.items, "duplicate": duplicate}
+    if ticket.items:
+        fields["first_key"] = ticket.first_key
+    return fields
+
+
+def _signature_fields(table: Table) -> dict[str, Any]:
+    if table.signature is None:
+        return {}
+    return {"signature": [[list(c.path), c.dtype, list(c.shape)] for c in table.signature]}

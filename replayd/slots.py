@@ -1,0 +1,68 @@
+"""Slots: which rows of a struct of arrays are in use.
+
+Owns the free list. The arrays belong to whoever asks; `grown` makes one follow the capacity.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd.messages import Int64s
+
+INITIAL_CAPACITY = 1024
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+class Slots:
+    """Rows 0 … capacity − 1; the most recently freed ones are handed out first, while they are warm in the cache."""
+
+    def __init__(self) -> None:
+        self.capacity = INITIAL_CAPACITY
+        self._free = np.arange(INITIAL_CAPACITY - 1, -1, -1, dtype=np.int64)
+        self._free_count = INITIAL_CAPACITY
+
+    @property
+    def used(self) -> int:
+        return self.capacity - self._free_count
+
+    def take(self, n: int) -> Int64s:
+        """n free slots. `capacity` may have grown: bring the arrays to it before writing."""
+        while n > self._free_count:
+            self._double()
+        self._free_count -= n
+        return self._free[self._free_count : self._free_count + n][::-1].copy()
+
+    def give_back(self, slots: Int64s) -> None:
+        end = self._free_count + len(slots)
+        assert end <= self.capacity, "more slots given back than taken"
+        self._free[self._free_count : end] = slots[::-1]
+        self._free_count = end
+
+    def validate(self, used: Int64s) -> None:
+        """`used` are exactly the slots in use."""
+        free = self._free[: self._free_count]
+        together = np.sort(np.concatenate((free, used)))
+        assert np.array_equal(together, np.arange(self.capacity)), "free and used slots do not partition the capacity"
+
+    def _double(self) -> None:
+        old = self.capacity
+        self.capacity = 2 * old
+        free = np.empty(self.capacity, np.int64)
+        # The new slots go beneath the old free ones: low slots first keeps the arrays dense.
+        free[:old] = np.arange(self.capacity - 1, old - 1, -1)
+        free[old : old + self._free_count] = self._free[: self._free_count]
+        self._free = free
+        self._free_count += old
+
+
+def grown(array: NDArray[Any], capacity: int) -> NDArray[Any]:
+    """The same array with room for `capacity` rows, new ones zero (None for objects)."""
+    if len(array) >= capacity:
+        return array
+    larger = np.zeros(capacity, array.dtype) if array.dtype != object else np.full(capacity, None, dtype=object)
+    larger[: len(array)] = array
+    return larger

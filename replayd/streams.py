@@ -1,0 +1,155 @@
+"""Streams: what each writer may still refer to, and which of its messages have been accepted.
+
+Owns leases, chunk numbers and sequence numbers. Knows nothing of tables; the chunk store counts the leases it gives up.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from replayd.chunks import NO_SLOT, ChunkStore
+from replayd.columns import Schema
+from replayd.limits import STREAMS, WINDOW_MESSAGES
+from replayd.messages import Int64s, Peer
+
+
+@dataclass(slots=True)
+class Ticket:
+    """An accepted insert message on its way into its tables."""
+
+    first_key: int
+    items: int
+    nbytes: int
+    waiting: int
+    """Items not in their table yet."""
+    askers: list[tuple[Peer, int]]
+    """(peer, request id) to acknowledge; a resend of a parked message joins."""
+    seq: int
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One writer's ordered chunks: `slots` has those of chunks `base`, `base + 1`, …, NO_SLOT for a skipped number."""
+
+    id: bytes
+    uid: int
+    """Small name inside the chunk store, never reused."""
+    heard_at: float
+    next_seq: int = 0
+    base: int = 0
+    slots: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    schema: Schema | None = None
+    accepted: dict[int, Ticket] = field(default_factory=dict)
+    """The last window of accepted messages, so that a resend is acknowledged again, and all that are still parked."""
+
+    @property
+    def next_number(self) -> int:
+        return self.base + len(self.slots)
+
+    @property
+    def leased(self) -> Int64s:
+        return _present(self.slots)
+
+    @property
+    def last_slot(self) -> int:
+        return int(self.slots[-1]) if len(self.slots) else NO_SLOT
+
+    def extend(self, first: int, slots: Int64s) -> None:
+        """Chunks `first`, `first + 1`, … have been stored in these slots."""
+        assert first >= self.next_number, f"chunk {first} is behind {self.next_number}"
+        if len(self.slots) == 0:
+            self.base, self.slots = first, slots
+        else:
+            skipped = np.full(first - self.next_number, NO_SLOT, np.int64)
+            self.slots = np.concatenate((self.slots, skipped, slots))
+
+    def shorten(self, keep_from: int) -> Int64s:
+        """Forget the chunks below `keep_from`; their slots, whose lease is now over."""
+        dropped = min(max(keep_from - self.base, 0), len(self.slots))
+        gone = self.slots[:dropped]
+        self.slots = self.slots[dropped:]
+        self.base += dropped
+        return _present(gone)
+
+    def record(self, ticket: Ticket) -> None:
+        """A message has been accepted: its number is spent."""
+        self.accepted[ticket.seq] = ticket
+        self.next_seq = ticket.seq + 1
+        expired = ticket.seq - WINDOW_MESSAGES.value
+        for seq in [s for s, t in self.accepted.items() if s <= expired and not t.waiting]:
+            del self.accepted[seq]
+
+
+class Streams:
+    """The open streams, the longest silent first."""
+
+    def __init__(self, chunks: ChunkStore, lease_s: float) -> None:
+        self.lease_s = lease_s
+        self.expired = 0
+        self._chunks = chunks
+        self._streams: OrderedDict[bytes, Stream] = OrderedDict()
+        self._next_uid = 0
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __iter__(self) -> Iterator[Stream]:
+        return iter(self._streams.values())
+
+    def get(self, id: bytes) -> Stream | None:
+        return self._streams.get(id)
+
+    def open(self, id: bytes, now: float) -> Stream:
+        STREAMS.check(len(self._streams) + 1)
+        stream = Stream(id, self._next_uid, now)
+        self._next_uid += 1
+        self._streams[id] = stream
+        return stream
+
+    def heard(self, stream: Stream, now: float) -> None:
+        """A message of this stream arrived: its lease begins anew."""
+        stream.heard_at = now
+        self._streams.move_to_end(stream.id)
+
+    def close(self, stream: Stream) -> None:
+        """The lease is over. Parked inserts keep their own holds."""
+        del self._streams[stream.id]
+        self._chunks.unlease(stream.leased)
+
+    def expire(self, now: float) -> float | None:
+        """Close the streams that have been silent for a lease; when the next one is due, None if there is none."""
+        while self._streams:
+            oldest = next(iter(self._streams.values()))
+            due = oldest.heard_at + self.lease_s
+            if due > now:
+                return due
+            self.close(oldest)
+            self.expired += 1
+        return None
+
+    def orphan_bytes(self) -> int:
+        """Bytes held by leases alone."""
+        return sum(self._chunks.unreferenced_bytes(stream.leased) for stream in self)
+
+    def leased(self) -> Int64s:
+        return np.concatenate([stream.leased for stream in self]) if self._streams else np.zeros(0, np.int64)
+
+    def validate(self) -> None:
+        heard = [stream.heard_at for stream in self]
+        assert heard == sorted(heard), "streams are not in order of silence"
+        for stream in self:
+            numbers = stream.base + np.flatnonzero(stream.slots != NO_SLOT)
+            assert np.array_equal(self._chunks.number[stream.leased], numbers), "chunk numbers and slots disagree"
+            assert (self._chunks.stream[stream.leased] == stream.uid).all(), "a stream holds another stream's chunk"
+            assert stream.next_seq - 1 in stream.accepted or stream.next_seq == 0, (
+                "the last accepted message is forgotten"
+            )
+
+
+def _present(slots: Int64s) -> Int64s:
+    present: Int64s = slots[slots != NO_SLOT]
+    return present
