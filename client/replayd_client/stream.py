@@ -106,7 +106,7 @@ class InsertStream:
         self._keep_from = 0
         self._chunks_end = 0
         self._kept: deque[_Kept] = deque()
-        # A message is in one of these. Those in `_resend` keep their number and go first, in the order of their sending.
+        # A message is in one of these. Those in `_resend` keep their number and go first, in the order sent.
         self._fresh: deque[_Message] = deque()
         self._resend: deque[_Message] = deque()
         self._in_flight: dict[int, _Message] = {}
@@ -196,7 +196,7 @@ class InsertStream:
             self._open_stream()
 
     def on_reply(self, reply: InsertReply | ErrorReply, now: float) -> None:
-        """Take the answer to a transmission. Of several transmissions of a message only the last one's answer counts."""
+        """Take the answer to a transmission. Of a message's transmissions only the last one's answer counts."""
         message = self._in_flight.get(reply.id)
         if message is None:
             return

@@ -1,4 +1,4 @@
-"""The exactly-once sender against a simulated server: lost answers and connections, restarts, refusals, gaps, windows."""
+"""The exactly-once sender against a simulated server: lost answers, cut lines, restarts, refusals, gaps, windows."""
 
 from __future__ import annotations
 

@@ -1,0 +1,316 @@
+"""One session with the server over one DEALER socket, used by one thread at a time.
+
+A session begins with the answer to `hello`. When the connection is lost the socket is closed and replaced, and `hello`
+is said again: a new session. Whoever sent something in an older session sends it again; `call` does so by itself. While
+no server is there, libzmq tries to connect again and again on the one socket, so nothing piles up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import zmq
+
+from replayd_client.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    ProtocolError,
+    ReplaydError,
+    UnsupportedVersionError,
+)
+from replayd_client.wire import VERSION, Buffer, ErrorReply, HelloReply, Reply, decode_reply, encode_hello
+
+log = logging.getLogger("replayd_client")
+
+DEFAULT_TIMEOUT_MS = 60_000
+"""Deadline of every call that is not given one: nothing waits for ever unless it was told to."""
+LINGER_MS = 1000
+"""How long a closed socket goes on sending: a process must be able to end."""
+HIGH_WATER_MESSAGES = 1000
+"""Messages queued in a socket at most; the stream's window and the one call at a time keep far below it."""
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 5_000, 15_000
+"""libzmq's own pings: without them a peer whose machine vanished is never noticed."""
+RECONNECT_MS, RECONNECT_MAX_MS = 50, 1_000
+"""Pauses of libzmq between attempts to connect."""
+REOPEN_S = (0.05, 0.1, 0.25, 0.5, 1.0)
+"""Pauses before a socket is replaced that was lost before it had a session; the last one is repeated."""
+PUT_OFF_S = 0.25
+"""Pause before a request goes again which a server put off that is starting or stopping."""
+WARN_AFTER_S = 5.0
+"""A server that does not answer is named in the log after this time, and each time that has doubled."""
+COPY_BELOW_BYTES = 64 * 1024
+"""Frames from this size on are sent and received without a copy."""
+
+_LOST = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_EVENTS = _LOST | zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CLOSED
+
+Encoder = Callable[[int], list[Buffer]]
+"""Encodes a request under the request id given to it."""
+
+
+class Connection:
+    """A connection to the server at `address`, opened at the first use. Not safe for threads: see `ConnectionPool`."""
+
+    def __init__(self, address: str, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.address = address
+        self.hello: HelloReply | None = None
+        """What the server said last, whether or not there is a session now."""
+        self.session = 0
+        """Number of the present or last session."""
+        self._context = context
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        self._poller = zmq.Poller()
+        self._ids = itertools.count(1)
+        self._hello_id = 0
+        self._ready = False
+        self._reopen_at = 0.0
+        self._failures = 0
+        self._attempts = 0
+        self._trouble = "no answer"
+        self._closed = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a session."""
+        return self._ready
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def send(self, frames: Sequence[Buffer]) -> bool:
+        """Hand a message to the socket. False: there is no session, or the socket is full; try again after `pump`."""
+        if not self._ready or self._socket is None:
+            return False
+        return self._send(self._socket, frames)
+
+    def pump(self, timeout_s: float) -> list[Reply]:
+        """Do what there is to do; return as soon as there are replies or the session changed, else after `timeout_s`.
+
+        Raises ProtocolError for bytes that are no reply, and what the server answered to `hello` if that was an error;
+        the connection may be used again afterwards.
+        """
+        assert not self._closed, "a closed connection is used"
+        deadline = time.monotonic() + timeout_s
+        before = (self.session, self._ready)
+        while True:
+            now = time.monotonic()
+            if self._socket is None and now >= self._reopen_at:
+                self._open()
+            lost = self._read_monitor()
+            replies = self._receive()
+            if lost:
+                self._replace(now)
+            if replies or (self.session, self._ready) != before or now >= deadline:
+                return replies
+            wait_s = deadline - now
+            if self._socket is None:
+                wait_s = min(wait_s, max(self._reopen_at - now, 0.0))
+            # A wait of at most a minute keeps libzmq's milliseconds in range whatever the deadline.
+            self._poller.poll(int(min(wait_s, 60.0) * 1000) + 1)
+
+    def call(self, what: str, encode: Encoder, deadline: float | None) -> Reply:
+        """Send a request and return its answer; send it again in each new session, until the deadline (monotonic).
+
+        Raises the error that the server answered, ConnectionLostError when there was no session at the deadline, and
+        DeadlineExceededError when there was one but no answer.
+        """
+        request_id = self.next_id()
+        sent_in, send_at = -1, 0.0
+        put_off: ReplaydError | None = None
+        started = time.monotonic()
+        warn_at = started + WARN_AFTER_S
+        while True:
+            now = time.monotonic()
+            if self._ready and sent_in != self.session and now >= send_at and self.send(encode(request_id)):
+                sent_in = self.session
+            if deadline is not None and now >= deadline:
+                raise put_off or self._overdue(what, now - started)
+            if not self._ready and now >= warn_at:
+                log.warning("%s: %s", what, self._unreachable_text(now - started))
+                warn_at = now + (now - started)
+            until = [warn_at if not self._ready else now + 60.0]
+            if sent_in != self.session and send_at > now:
+                until.append(send_at)
+            if deadline is not None:
+                until.append(deadline)
+            for reply in self.pump(max(min(until) - now, 0.0)):
+                if reply.id != request_id:
+                    continue  # An answer to a request that was given up.
+                if not isinstance(reply, ErrorReply):
+                    if isinstance(reply, HelloReply):
+                        self.hello = reply
+                    return reply
+                if reply.error.code not in ("shutting_down", "loading"):
+                    raise reply.error
+                put_off = reply.error
+                sent_in, send_at = -1, time.monotonic() + PUT_OFF_S
+
+    def open_session(self, deadline: float | None) -> HelloReply:
+        """Return what the server said in `hello`, after waiting for a session if there was none yet."""
+        if self.hello is None:
+            self.call("hello", lambda request_id: encode_hello(request_id, _client_name()), deadline)
+        assert self.hello is not None, "a call is answered within a session, which begins with hello"
+        return self.hello
+
+    def unreachable(self, waited_s: float) -> ConnectionLostError:
+        """The error to raise when there is no session at a deadline."""
+        detail = {"address": self.address, "waited_s": round(waited_s, 3), "attempts": self._attempts}
+        return ConnectionLostError(self._unreachable_text(waited_s), detail=detail)
+
+    def close(self) -> None:
+        """Close the socket; messages handed to it go on being sent for LINGER_MS at most."""
+        self._closed = True
+        self._close_socket(LINGER_MS)
+
+    def forget(self) -> None:
+        """Drop everything untouched: in a forked child the sockets belong to the parent."""
+        _INHERITED.append((self._context, self._socket, self._monitor, self._poller))
+        self._closed = True
+        self._socket = self._monitor = None
+
+    # Replies.
+
+    def _receive(self) -> list[Reply]:
+        replies: list[Reply] = []
+        while self._socket is not None:
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                break
+            try:
+                reply = decode_reply([frame.buffer for frame in frames])
+            except ProtocolError as error:
+                self._trouble = f"something that does not speak replayd's protocol answers ({error})"
+                self._replace(time.monotonic())
+                raise
+            if reply.id == self._hello_id and not self._ready:
+                self._greeted(reply)
+            else:
+                replies.append(reply)
+        return replies
+
+    def _greeted(self, reply: Reply) -> None:
+        if isinstance(reply, HelloReply):
+            if VERSION not in reply.versions:
+                self._replace(time.monotonic())
+                raise UnsupportedVersionError(
+                    f"{self.address} speaks versions {list(reply.versions)} of the protocol, this client {VERSION}",
+                    detail={"versions": list(reply.versions)},
+                )
+            self.hello = reply
+            self.session += 1
+            self._ready = True
+            self._failures = self._attempts = 0
+            return
+        error = reply.error if isinstance(reply, ErrorReply) else ProtocolError("hello was not answered by hello")
+        self._trouble = str(error)
+        self._replace(time.monotonic())
+        if error.code not in ("shutting_down", "loading"):
+            raise error
+
+    # The socket.
+
+    def _open(self) -> None:
+        socket = self._context.socket(zmq.DEALER)
+        socket.linger = LINGER_MS
+        socket.sndhwm = socket.rcvhwm = HIGH_WATER_MESSAGES
+        socket.reconnect_ivl, socket.reconnect_ivl_max = RECONNECT_MS, RECONNECT_MAX_MS
+        socket.heartbeat_ivl, socket.heartbeat_timeout = HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
+        socket.copy_threshold = COPY_BELOW_BYTES
+        socket.ipv6 = True
+        self._monitor = socket.get_monitor_socket(int(_EVENTS), f"inproc://replayd-monitor-{next(_MONITORS)}")
+        self._socket = socket
+        self._poller.register(self._monitor, zmq.POLLIN)
+        self._poller.register(socket, zmq.POLLIN)
+        try:
+            socket.connect(self.address)
+        except zmq.ZMQError as error:
+            self._close_socket(0)
+            raise ConnectionLostError(f"{self.address} is no address to connect to: {error}") from error
+        self._attempts += 1
+        self._hello_id = self.next_id()
+        self._send(socket, encode_hello(self._hello_id, _client_name()))
+
+    def _send(self, socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> bool:
+        try:
+            socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        return True
+
+    def _read_monitor(self) -> bool:
+        """Read what happened to the socket; return whether the connection was lost."""
+        lost = False
+        while self._monitor is not None:
+            try:
+                message = self._monitor.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            (event,) = struct.unpack_from("=h", message[0])
+            if event & _LOST:
+                lost = True
+                if event == zmq.EVENT_DISCONNECTED:
+                    self._trouble = "the connection was lost"
+                else:
+                    self._trouble = "what listens there does not speak ZeroMQ"
+            elif event == zmq.EVENT_CONNECT_RETRIED:
+                self._attempts += 1
+                self._trouble = "nothing accepts a connection"
+            elif event == zmq.EVENT_CONNECTED:
+                self._trouble = "connected, but no answer to hello"
+        return lost
+
+    def _replace(self, now: float) -> None:
+        """Close the socket; `pump` opens another, at once if this one had a session."""
+        self._reopen_at = now
+        if not self._ready:
+            self._reopen_at += REOPEN_S[min(self._failures, len(REOPEN_S) - 1)]
+            self._failures += 1
+        self._ready = False
+        # What is still queued in the socket will be sent again in the next session.
+        self._close_socket(0)
+
+    def _close_socket(self, linger_ms: int) -> None:
+        if self._socket is None or self._monitor is None:
+            return
+        self._poller.unregister(self._monitor)
+        self._poller.unregister(self._socket)
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(linger_ms)
+        self._socket = self._monitor = None
+
+    # Words.
+
+    def _overdue(self, what: str, waited_s: float) -> ReplaydError:
+        if not self._ready:
+            return self.unreachable(waited_s)
+        return DeadlineExceededError(f"{what}: no answer from {self.address} within {waited_s:.1f} s")
+
+    def _unreachable_text(self, waited_s: float) -> str:
+        attempts = f"{self._attempts} attempt{'s' if self._attempts != 1 else ''}"
+        return (
+            f"no replayd at {self.address}: {self._trouble} (waited {waited_s:.1f} s, {attempts}). "
+            "Is replayd running there, and is this its port for clients?"
+        )
+
+
+_MONITORS = itertools.count()
+_INHERITED: list[Any] = []
+"""Sockets of the parent, kept in a forked child so that nothing ever closes them there."""
+
+
+def _client_name() -> str:
+    return f"python {os.getpid()}"
