@@ -5,7 +5,7 @@ its transmissions over a connection. Protocol §9 is the law here:
 
 - what was sent and not answered is sent again, unchanged, in a new session with the same server;
 - a server that does not know the stream gets a new one: every chunk that may still be referred to, then what is open;
-- a refused message is over, but the chunks in it are not: they go again, on a new stream, before the next message.
+- a refused message's items are over; its number and its chunks are not: it goes again without the items.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ WINDOW_BYTES = 64 << 20
 """Bytes left unacknowledged at most: what a writer may cost in memory when the server does not keep up."""
 RETRY_S = (0.0, 0.01, 0.05, 0.25, 1.0)
 """Pauses before a message which the server put off goes again; the last one is repeated."""
+
+TRANSIENT_LIMITS = ("window_messages", "window_bytes", "streams")
+"""Limits of the server that a message may meet now and not a moment later."""
 
 MESSAGE_OVERHEAD_BYTES = 512
 CHUNK_OVERHEAD_BYTES = 16
@@ -63,7 +66,7 @@ class _Message:
     """Every kept chunk with a smaller number goes before it or with it."""
     nbytes: int
     receipt: Receipt | None
-    """None: a message of chunks alone, made for a new stream."""
+    """None: a message of chunks alone, made for a new stream or what a refusal left."""
     stream: bytes | None = None
     """The stream it was sent on, or is to be sent again on unchanged; None: not numbered yet."""
     seq: int = 0
@@ -219,10 +222,10 @@ class InsertStream:
             self._retry(message, message.seq, now)
         elif code == "unknown_stream":
             self._start_over(message, now)
+        elif code == "limit_exceeded" and reply.error.detail.get("limit") in TRANSIENT_LIMITS:
+            self._retry(message, message.seq, now)
         else:
-            del self._in_flight[reply.id]
-            self._in_flight_bytes -= message.nbytes
-            self._refused(message, reply.error)
+            self._refused(message, reply.error, now)
 
     # What the connection asks.
 
@@ -341,9 +344,7 @@ class InsertStream:
     # Retrying.
 
     def _retry(self, message: _Message, from_seq: int, now: float) -> None:
-        stream = message.stream
-        again = self._take_in_flight(lambda other: other.stream == stream and other.seq >= from_seq)
-        self._resend.extendleft(reversed(again))
+        self._resend.extendleft(reversed(self._take_in_flight(_from(message, from_seq))))
         self._pause(now)
 
     def _start_over(self, message: _Message, now: float) -> None:
@@ -351,8 +352,8 @@ class InsertStream:
 
         Earlier ones that are still in flight were accepted before the stream ended; their answers are yet to come.
         """
-        stream, seq = message.stream, message.seq
-        again = self._take_in_flight(lambda other: other.stream == stream and other.seq >= seq)
+        stream = message.stream
+        again = self._take_in_flight(_from(message, message.seq))
         again.extend(other for other in self._resend if other.stream == stream)
         self._resend = deque(other for other in self._resend if other.stream != stream)
         self._renumber(again)
@@ -360,26 +361,29 @@ class InsertStream:
             self._open_stream()
         self._pause(now)
 
-    def _refused(self, message: _Message, error: ReplaydError) -> None:
-        if error.code == "missing_chunk" and message.receipt is not None and message.stream != self._stream:
-            # The chunk went down with an earlier refused message; the new stream has it.
-            self._renumber([message])
-            return
+    def _refused(self, message: _Message, error: ReplaydError, now: float) -> None:
+        """The message's items are over. Its number is not spent, so it goes again without what was refused."""
         self._close(message, None, error)
-        if message.receipt is None:
-            # Chunks that are refused by themselves will never be accepted: the items which refer to them will say so.
+        if message.receipt is not None:
+            message.receipt = message.items = None
+        elif message.with_chunks:
+            # Chunks that are refused by themselves are never accepted; items which refer to them will be told so.
             log.error("the server refuses chunks %d to %d: %s", message.needs_from, message.chunks_end - 1, error)
             self._kept = deque(kept for kept in self._kept if kept is not message.kept)
-        elif message.with_chunks and message.kept in self._kept and self._stream == message.stream:
-            self._open_stream()
+            message.with_chunks = False
+        else:
+            self._start_over(message, now)
+            return
+        self._resend.extendleft(reversed(self._take_in_flight(_from(message, message.seq))))
+        message.nbytes = MESSAGE_OVERHEAD_BYTES
+        if message.with_chunks and message.kept is not None:
+            message.nbytes += _chunk_bytes(message.kept.batch)
 
     def _open_stream(self) -> None:
         """From here on messages go to a new stream. What is in flight on the old one is answered there."""
         self._stream = self._draw_id()
         self._next_seq = 0
         self._sent_keep_from = 0
-        for kept in self._kept:
-            kept.stream = None
 
     def _renumber(self, messages: Iterable[_Message]) -> None:
         """Take the messages' numbers away. Those of chunks alone end here: they are made again if needed."""
@@ -425,6 +429,11 @@ class InsertStream:
     def _low_water(self) -> int:
         """No open message and nothing put later refers to a chunk with a smaller number."""
         return min((message.needs_from for message in self._open.values()), default=self._keep_from)
+
+
+def _from(message: _Message, seq: int) -> Callable[[_Message], bool]:
+    """Tells the messages of this one's stream with this number or a later one."""
+    return lambda other: other.stream == message.stream and other.seq >= seq
 
 
 def _chunk_bytes(chunks: ChunkBatch) -> int:

@@ -39,7 +39,7 @@ class SimulatedStream:
     next_chunk: int = 0
     keep_from: int = 0
     chunks: set[int] = field(default_factory=set)
-    outcomes: dict[int, Any] = field(default_factory=dict)
+    outcomes: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 class SimulatedServer:
@@ -49,7 +49,7 @@ class SimulatedServer:
         self.server_id = bytes([number] * 16)
         self.streams: dict[bytes, SimulatedStream] = {}
         self.items: list[int] = []
-        self.parked: deque[tuple[int, Any]] = deque()
+        self.parked: deque[tuple[int, tuple[int, int]]] = deque()
         self.parking = False
         self.refuse: set[int] = set()
 
@@ -60,19 +60,23 @@ class SimulatedServer:
         if stream is None:
             if seq != 0:
                 return error(request_id, "unknown_stream")
-            stream = self.streams[header["stream"]] = SimulatedStream()
+            stream = SimulatedStream()
         if seq < stream.next_seq:
             return self.reply(request_id, stream.outcomes[seq], duplicate=True)
         if seq > stream.next_seq:
             return error(request_id, "sequence_gap", expected=stream.next_seq)
+        outcome = self.accept(stream, header, b"".join(frames[1:]))
+        if isinstance(outcome, str):
+            return error(request_id, outcome)
+        self.streams[header["stream"]] = stream
+        stream.outcomes[seq] = outcome
         stream.next_seq += 1
-        outcome = stream.outcomes[seq] = self.accept(stream, header, b"".join(frames[1:]))
-        if self.parking and not isinstance(outcome, str):
+        if self.parking and outcome[1]:
             self.parked.append((request_id, outcome))
             return None
         return self.reply(request_id, outcome, duplicate=False)
 
-    def accept(self, stream: SimulatedStream, header: dict[str, Any], body: bytes) -> Any:
+    def accept(self, stream: SimulatedStream, header: dict[str, Any], body: bytes) -> tuple[int, int] | str:
         marks = np.frombuffer(header.get("priority", b""), "<f8").astype(int).tolist()
         if self.refuse.intersection(marks):
             return "signature_mismatch"
@@ -95,9 +99,7 @@ class SimulatedServer:
         self.items.extend(marks)
         return first_key, len(marks)
 
-    def reply(self, request_id: int, outcome: Any, *, duplicate: bool) -> InsertReply | ErrorReply:
-        if isinstance(outcome, str):
-            return error(request_id, outcome)
+    def reply(self, request_id: int, outcome: tuple[int, int], *, duplicate: bool) -> InsertReply:
         first_key, items = outcome
         return InsertReply(request_id, first_key if items else None, items, duplicate)
 
@@ -235,9 +237,31 @@ def test_items_parked_when_the_stream_ends_are_not_sent_twice() -> None:
     line.serve()
     line.server.streams.clear()
     line.stream.put(None, item_batch([0], [2]), keep_from=0)
+    line.send()
+    line.serve()
+    line.receive()
     line.settle()
     assert line.server.items == [1, 2]
     assert parked.first_key == 0
+
+
+def test_a_message_that_comes_late_to_a_new_stream_finds_its_chunks_there() -> None:
+    line = Line()
+    line.server.parking = True
+    early = line.stream.put(chunk_batch(0, 1), item_batch([0], [1]), keep_from=0)
+    line.send()
+    line.serve()
+    line.server.streams.clear()
+    later = line.stream.put(chunk_batch(1, 1), item_batch([1], [2]), keep_from=1)
+    line.send()
+    line.serve()
+    line.receive()
+    line.send()
+    line.serve()
+    line.server.parked.clear()
+    line.connect()
+    line.settle()
+    assert (early.error, later.error) == (None, None)
 
 
 def test_a_gap_is_filled_from_the_number_that_the_server_expects() -> None:
@@ -290,6 +314,18 @@ def test_a_refused_message_is_reported_and_its_chunks_reach_the_server_for_later
     assert behind.done
     assert later.done
     assert line.server.items == [2, 3]
+
+
+@pytest.mark.parametrize("limit", ["window_messages", "window_bytes", "streams"])
+def test_a_limit_that_passes_by_itself_refuses_nothing(limit: str) -> None:
+    line = Line()
+    receipt = line.stream.put(chunk_batch(0, 1), item_batch([0], [7]), keep_from=0)
+    line.send()
+    request_id = msgpack.unpackb(line.to_server.popleft()[0])["id"]
+    line.stream.on_reply(error(request_id, "limit_exceeded", limit=limit), line.now)
+    line.settle()
+    assert receipt.first_key == 0
+    assert line.stream.refusals == []
 
 
 def test_chunks_that_are_refused_by_themselves_do_not_go_round_for_ever() -> None:
