@@ -247,8 +247,10 @@ def test_items_parked_when_the_stream_ends_are_not_sent_twice() -> None:
 
 def test_a_message_that_comes_late_to_a_new_stream_finds_its_chunks_there() -> None:
     line = Line()
+    line.stream.put(chunk_batch(0, 1), None, keep_from=0)
+    line.settle()
     line.server.parking = True
-    early = line.stream.put(chunk_batch(0, 1), item_batch([0], [1]), keep_from=0)
+    early = line.stream.put(None, item_batch([0], [1]), keep_from=0)
     line.send()
     line.serve()
     line.server.streams.clear()
