@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from replayd import rate_limiters, selectors
-from replayd.columns import SignatureColumn
 from replayd.limits import LEASE_S, NAME_BYTES
 from replayd.table import Table
+from replayd_client.columns import TensorSpec
+from replayd_client.structure import Structure
 
 
 class Section(BaseModel):
@@ -94,7 +96,7 @@ class SampleToInsertRatioLimiter(_Choice):
 
 class QueueLimiter(_Choice):
     type: Literal["queue"]
-    size: int
+    size: int = Field(ge=1)
 
     def build(self) -> rate_limiters.RateLimiter:
         return rate_limiters.Queue(self.size)
@@ -102,7 +104,7 @@ class QueueLimiter(_Choice):
 
 class StackLimiter(_Choice):
     type: Literal["stack"]
-    size: int
+    size: int = Field(ge=1)
 
     def build(self) -> rate_limiters.RateLimiter:
         return rate_limiters.Stack(self.size)
@@ -153,8 +155,18 @@ class ColumnConfig(Section):
     ]  # fmt: skip
     shape: list[Annotated[int, Field(ge=-1)]]
 
-    def build(self) -> SignatureColumn:
-        return SignatureColumn(tuple(self.path), self.dtype, tuple(None if size == -1 else size for size in self.shape))
+    def spec(self) -> TensorSpec:
+        return TensorSpec(tuple(None if size == -1 else size for size in self.shape), self.dtype)
+
+
+def _signature(columns: Sequence[ColumnConfig]) -> Any:
+    """The nest of specs with these columns. Raises ValueError if their paths are not those of one nest."""
+    return Structure.from_paths(column.path for column in columns).rebuild([column.spec() for column in columns])
+
+
+def _is_one_nest(columns: list[ColumnConfig]) -> list[ColumnConfig]:
+    _signature(columns)
+    return columns
 
 
 CHOICES: dict[str, type[Section]] = {
@@ -169,8 +181,8 @@ CHOICES: dict[str, type[Section]] = {
 
 
 def _table_name(name: str) -> str:
-    if not 1 <= len(name.encode()) <= NAME_BYTES.value or any(ord(char) < 32 or ord(char) == 127 for char in name):
-        raise ValueError(f"expected 1 to {NAME_BYTES.value} bytes of UTF-8 without control characters, got {name!r}")
+    if not 1 <= len(name.encode()) <= NAME_BYTES.value or not name.isprintable():
+        raise ValueError(f"expected 1 to {NAME_BYTES.value} bytes of printable UTF-8, got {name!r}")
     return name
 
 
@@ -184,7 +196,7 @@ class TableConfig(Section):
     max_size: int = Field(1_000_000, ge=1)
     max_times_sampled: int = Field(0, ge=0)
     limiter: Limiter = MinSizeLimiter(type="min_size", min_size_to_sample=1)
-    signature: list[ColumnConfig] | None = None
+    signature: Annotated[list[ColumnConfig], AfterValidator(_is_one_nest)] | None = None
 
     @model_validator(mode="after")
     def _apply_preset(self) -> Self:
@@ -211,7 +223,7 @@ class TableConfig(Section):
             max_size=self.max_size,
             rate_limiter=self.limiter.build(),
             max_times_sampled=self.max_times_sampled,
-            signature=None if self.signature is None else [column.build() for column in self.signature],
+            signature=None if self.signature is None else _signature(self.signature),
         )
 
     def __str__(self) -> str:

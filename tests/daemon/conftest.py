@@ -18,7 +18,7 @@ ConnectPeer = Callable[[DaemonProcess], Peer]
 
 @pytest.fixture
 def start_daemon(tmp_path: Path) -> Iterator[StartDaemon]:
-    """`start_daemon("--table", …)`: a running daemon, stopped at the end; a daemon that does not stop fails the test."""
+    """`start_daemon("--table", …)`: a running daemon, stopped at the end; if it does not stop the test fails."""
     numbers = itertools.count()
     with ExitStack() as running:
 

@@ -24,13 +24,25 @@ START_S = 60.0
 STOP_S = 30.0
 REPLY_S = 30.0
 
+ROOT = Path(__file__).resolve().parents[2]
 REPLAYD = (sys.executable, "-m", "replayd")
+
+
+def _environment() -> dict[str, str]:
+    """The daemon under test is the one of this tree, whatever is installed."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")])}
 
 
 def run_replayd(*arguments: str, timeout_s: float = START_S) -> subprocess.CompletedProcess[str]:
     """Run `replayd …` to its end."""
     return subprocess.run(
-        [*REPLAYD, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
+        [*REPLAYD, *arguments],
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
     )
 
 
@@ -56,6 +68,7 @@ class DaemonProcess:
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [*REPLAYD, "serve", "--port", "0", "--endpoint-file", str(self.endpoint_file), *arguments],
+                env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,

@@ -124,7 +124,7 @@ def test_tables_are_built_as_configured(write: Any) -> None:
         max_times_sampled = 2
         signature = [
             { path = ["obs", 0], dtype = "float32", shape = [-1, 3] },
-            { path = [], dtype = "bool", shape = [] },
+            { path = ["done"], dtype = "bool", shape = [] },
         ]
 
         [[table]]
@@ -135,8 +135,8 @@ def test_tables_are_built_as_configured(write: Any) -> None:
     assert (a.name, a.max_size, a.max_times_sampled, b.name) == ("a", 10, 2, "b")
     assert a.signature is not None
     assert [(column.path, column.dtype, column.shape) for column in a.signature] == [
+        (("done",), "bool", ()),
         (("obs", 0), "float32", (None, 3)),
-        ((), "bool", ()),
     ]
     assert b.signature is None
 
@@ -197,7 +197,7 @@ def test_all_faults_are_told_at_once_each_with_its_place(write: Any) -> None:
         ('sampler = { type = "prioritized", priority_exponent = -1.0 }', "sampler: "),
         ('sampler = { type = "prioritized", priority_exponent = inf }', "finite"),
         ('sampler = "prioritized"', "priority_exponent is missing"),
-        ('limiter = { type = "queue", size = 0 }', "limiter: "),
+        ('limiter = { type = "queue", size = 0 }', "limiter.size: "),
         ('limiter = { type = "queue", sise = 1 }', "did you mean 'size'"),
         ("limiter = { size = 1 }", "a table with a `type`"),
         ('preset = "heap"', "expected 'queue' or 'stack', got 'heap'"),
@@ -205,6 +205,8 @@ def test_all_faults_are_told_at_once_each_with_its_place(write: Any) -> None:
         ('preset = "queue"\nmax_size = 3\nremover = "fifo"', "settles remover"),
         ('signature = [{ path = [-1], dtype = "int8", shape = [] }]', "a key of a map"),
         ('signature = [{ path = ["a"], dtype = "float", shape = [] }]', "got 'float'"),
+        ('signature = [{ path = ["a", 1], dtype = "int8", shape = [1] }]', "positions below a are [1]"),
+        ("signature = []", "at least one"),
         ('signature = [{ path = ["a"], dtype = "int8", shape = [-2] }]', "greater than or equal to -1"),
         ('signature = [{ path = ["a"], dtyp = "int8", shape = [1] }]', "did you mean 'dtype'"),
     ],
@@ -226,7 +228,7 @@ def test_a_band_that_is_none_is_refused(write: Any, buffer: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a\nb", "ü" * 65, "\x7f"])
 def test_a_table_has_a_name_that_can_be_shown_and_sent(name: str) -> None:
-    assert "control characters" in problems(tables=[name])[0]
+    assert "printable" in problems(tables=[name])[0]
 
 
 def test_two_tables_of_one_name_are_refused() -> None:
