@@ -7,8 +7,10 @@ remembered.
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgpack
 import numpy as np
@@ -16,6 +18,8 @@ import numpy as np
 from replayd.columns import Column, OutputColumn, Path, Schema, Template, path_text
 from replayd.errors import BadMessage
 from replayd.limits import CHUNK_ROWS, COLUMNS, DESCRIPTION_BYTES, DIMENSIONS, NAME_BYTES, PATH_DEPTH, RUNS, STEP_BYTES
+from replayd_client.errors import DataError
+from replayd_client.structure import check_paths
 
 DTYPES = (
     "bool",
@@ -36,6 +40,7 @@ DTYPES = (
 ITEM_BYTES = {name: np.dtype(name).itemsize for name in DTYPES}
 
 _REMEMBERED = 512
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 @lru_cache(_REMEMBERED)
@@ -43,8 +48,7 @@ def parse_schema(blob: bytes) -> Schema:
     columns = tuple(_column(entry) for entry in _unpack(blob, "schema"))
     if not columns:
         raise BadMessage("a schema needs at least one column")
-    if len({column.path for column in columns}) != len(columns):
-        raise BadMessage("a schema names a path twice")
+    _check_nest([column.path for column in columns], "schema")
     return Schema(blob, columns)
 
 
@@ -60,8 +64,7 @@ def parse_template(blob: bytes) -> Template:
         span, width = max(span, reach), max(width, output.column + 1)
     if not outputs:
         raise BadMessage("a template needs at least one output column")
-    if len({output.path for output in outputs}) != len(outputs):
-        raise BadMessage("a template names a path twice")
+    _check_nest([output.path for output in outputs], "template")
     return Template(blob, tuple(outputs), span, width)
 
 
@@ -71,8 +74,11 @@ def step_bytes(column: Column) -> int:
 
 
 def check_name(name: Any, what: str) -> str:
-    if not isinstance(name, str) or not name or not name.isprintable():
-        raise BadMessage(f"{what} must be a string of 1 to {NAME_BYTES.value} printable bytes, got {str(name)[:80]!r}")
+    if not isinstance(name, str) or not name or _CONTROL.search(name):
+        raise BadMessage(
+            f"{what} must be a string of 1 to {NAME_BYTES.value} bytes without control characters, "
+            f"got {str(name)[:80]!r}"
+        )
     NAME_BYTES.check(len(name.encode()))
     return name
 
@@ -98,7 +104,7 @@ def _column(entry: Any) -> Column:
         raise BadMessage(
             f"column {path_text(where)}: dtype must be one of {', '.join(DTYPES)}, got {str(dtype)[:80]!r}"
         )
-    if not isinstance(shape, list) or not all(_is_uint(size) for size in shape):
+    if not isinstance(shape, list) or not all(is_uint(size) for size in shape):
         raise BadMessage(f"column {path_text(where)}: shape must be an array of unsigned integers")
     DIMENSIONS.check(len(shape))
     column = Column(where, dtype, tuple(shape))
@@ -113,7 +119,7 @@ def _output(entry: Any) -> tuple[OutputColumn, int]:
         raise BadMessage("a template column must be [path, column, squeeze, runs]")
     path, column, squeeze, runs = entry
     where = _path(path)
-    if not _is_uint(column) or not isinstance(squeeze, bool) or not isinstance(runs, list):
+    if not is_uint(column) or not isinstance(squeeze, bool) or not isinstance(runs, list):
         raise BadMessage(f"template column {path_text(where)}: column must be a uint, squeeze a bool, runs an array")
     COLUMNS.check(column)
     rows, reach = _rows(runs, path_text(where)) if runs else (None, 1)
@@ -133,18 +139,28 @@ def _rows(runs: list[Any], where: str) -> tuple[int, int]:
             raise BadMessage(
                 f"template column {where}: run ({start}, {length}, {stride}) leaves the window or is empty"
             )
-        CHUNK_ROWS.check(max(length, start + 1, last + 1))
+        # A run of one row takes no stride, but a reader may compute with it.
+        CHUNK_ROWS.check(max(length, start + 1, last + 1, abs(stride) + 1))
         rows, reach = rows + length, max(reach, start + 1, last + 1)
     CHUNK_ROWS.check(rows)
     return rows, reach
+
+
+def _check_nest(paths: Sequence[Path], what: str) -> None:
+    """Nobody could read what is no nest: the rule is the readers' own."""
+    try:
+        check_paths(paths)
+    except DataError as error:
+        raise BadMessage(f"a {what}'s paths: {error}") from error
 
 
 def _path(path: Any) -> Path:
     if not isinstance(path, list):
         raise BadMessage("a path must be an array of strings and unsigned integers")
     PATH_DEPTH.check(len(path))
-    return tuple(part if _is_uint(part) else check_name(part, "a path component") for part in path)
+    return tuple(part if is_uint(part) else check_name(part, "a path component") for part in path)
 
 
-def _is_uint(value: Any) -> bool:
+def is_uint(value: Any) -> TypeGuard[int]:
+    """An unsigned integer below 2^63; a bool is none."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63

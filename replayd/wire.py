@@ -14,7 +14,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from replayd.blobs import check_name, parse_schema, parse_template, step_bytes
+from replayd.blobs import check_name, is_uint, parse_schema, parse_template, step_bytes
 from replayd.columns import Schema
 from replayd.errors import BadMessage, BadRequest, PeerError, UnknownOp, UnsupportedVersion
 from replayd.limits import (
@@ -54,6 +54,9 @@ from replayd.messages import (
 
 VERSION = 1
 
+CHUNK_NUMBER_END = 1 << 62
+"""Chunk numbers stay below it, so that no sum of a number and a count of chunks leaves 64 bits."""
+
 Fields = dict[str, Any]
 Frames = Sequence[Any]
 
@@ -78,15 +81,16 @@ def decode(frames: Frames, *, pushed: bool = False) -> tuple[str, Request]:
     op, id = "", 0
     try:
         fields = _header(frames)
-        version = fields.get("v")
-        if version != VERSION or isinstance(version, bool):
+        version, named, echo = fields.get("v"), fields.get("op"), fields.get("id")
+        # Read before anything is judged: whoever is refused wants to know which of its requests it was.
+        op = named if isinstance(named, str) and named in _READERS else ""
+        id = echo if is_uint(echo) else 0
+        if type(version) is not int or version != VERSION:
             raise UnsupportedVersion(f"protocol version {str(version)[:20]} is not spoken here", versions=[VERSION])
+        if not op:
+            raise UnknownOp(f"there is no op {str(named)[:40]!r}", ops=list(_READERS))
         if not pushed or "id" in fields:
             id = _uint(fields, "id")
-        named = fields.get("op")
-        if not isinstance(named, str) or named not in _READERS:
-            raise UnknownOp(f"there is no op {str(named)[:40]!r}", ops=list(_READERS))
-        op = named
         if pushed and op != "insert":
             raise BadRequest(f"only inserts may be pushed, not {op}")
         return op, _READERS[op](id, fields, frames[1:])
@@ -212,8 +216,11 @@ def _chunks(fields: Fields, body: Frames) -> ChunkBatch | None:
     schema_of = _index(fields, "schema_of", n, len(schemas))
     episodes = _array(fields, "episodes", "<u8", n, default=0)
     layouts, nbytes = _layouts(_bin(fields, "blobs"), rows, schemas, schema_of)
+    first = _uint(fields, "first_chunk")
+    if first + n > CHUNK_NUMBER_END:
+        raise BadRequest("chunk numbers must stay below 2^62")
     return ChunkBatch(
-        first=_uint(fields, "first_chunk"),
+        first=first,
         rows=rows,
         episodes=episodes,
         schemas=schemas,
@@ -299,10 +306,13 @@ def _items(fields: Fields) -> ItemBatch | None:
     length = _array(fields, "length", "<u4", m).astype(np.int64)
     if int(chunks.min()) < 1 or int(length.min()) < 1:
         raise BadRequest("a window has at least one chunk and one row")
+    chunk = _array(fields, "chunk", "<u8", m)
+    if int(chunk.max()) >= CHUNK_NUMBER_END:
+        raise BadRequest("chunk numbers must stay below 2^62")
     return ItemBatch(
         tables=tables,
         table_of=_index(fields, "table_of", m, len(tables)),
-        chunk=_array(fields, "chunk", "<u8", m).astype(np.int64),
+        chunk=chunk.astype(np.int64),
         chunks=chunks,
         offset=_array(fields, "offset", "<u4", m, default=0).astype(np.int64),
         length=length,
@@ -317,7 +327,7 @@ def _items(fields: Fields) -> ItemBatch | None:
 
 def _uint(fields: Fields, name: str, default: int | None = None) -> int:
     value = fields.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+    if not is_uint(value):
         raise BadMessage(f"{name} must be an unsigned integer below 2^63")
     return value
 
