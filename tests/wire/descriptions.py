@@ -1,0 +1,308 @@
+"""Messages as the vectors describe them, made from the values of both halves of the codec, and the other way round.
+
+Plain data: arrays are lists, bytes are hex, every field is there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import replayd_client.wire as client
+from replayd import messages as server
+
+VECTORS = Path(__file__).parent / "vectors"
+
+Message = dict[str, Any]
+
+
+@cache
+def vectors(group: str) -> list[dict[str, Any]]:
+    """The vectors of one file, in its order."""
+    found: list[dict[str, Any]] = json.loads((VECTORS / f"{group}.json").read_text(encoding="utf-8"))["vectors"]
+    assert found, f"{group} has no vectors"
+    return found
+
+
+def frames(vector: dict[str, Any]) -> list[bytes]:
+    return [bytes.fromhex(frame) for frame in vector["frames"]]
+
+
+# --- the server's values ----------------------------------------------------------------------------------------------
+
+
+def of_request(op: str, request: server.Request) -> Message:
+    """What the server understood."""
+    head: Message = {"op": op, "id": request.id}
+    match request:
+        case server.Hello():
+            return {**head, "client": request.client}
+        case server.Insert():
+            return {
+                **head,
+                "stream": request.stream.hex(),
+                "seq": request.seq,
+                "keep_from": request.keep_from,
+                "chunks": None if request.chunks is None else _of_chunks(request.chunks),
+                "items": None if request.items is None else _of_items(request.items),
+            }
+        case server.Sample():
+            return {
+                **head,
+                "table": request.table,
+                "n": request.n,
+                "min_n": request.min_n,
+                "timeout_ms": round(request.timeout_s * 1000),
+            }
+        case server.Update():
+            return {
+                **head,
+                "table": request.table,
+                "keys": request.keys.tolist(),
+                "priorities": request.priorities.tolist(),
+                "deletes": request.deletes.tolist(),
+            }
+        case server.Reset():
+            return {**head, "table": request.table}
+        case server.KeepAlive() | server.CloseStream():
+            return {**head, "stream": request.stream.hex()}
+        case server.Info():
+            return head
+
+
+def _of_chunks(chunks: server.ChunkBatch) -> Message:
+    return {
+        "first": chunks.first,
+        "rows": chunks.rows.tolist(),
+        "episodes": chunks.episodes.tolist(),
+        "schemas": [schema.blob.hex() for schema in chunks.schemas],
+        "schema_of": chunks.schema_of.tolist(),
+        "blobs": [_of_records(layout) for layout in chunks.layouts],
+        "payloads": [bytes(payload).hex() for payload in chunks.payloads],
+    }
+
+
+def _of_items(items: server.ItemBatch) -> Message:
+    return {
+        "tables": list(items.tables),
+        "table_of": items.table_of.tolist(),
+        "chunk": items.chunk.tolist(),
+        "chunks": items.chunks.tolist(),
+        "offset": items.offset.tolist(),
+        "length": items.length.tolist(),
+        "templates": [template.blob.hex() for template in items.templates],
+        "template_of": items.template_of.tolist(),
+        "priority": items.priority.tolist(),
+    }
+
+
+def _of_records(records: Any) -> list[list[int]]:
+    decoded = np.frombuffer(records, server.BLOB_RECORD)
+    assert not decoded["zero"].any()
+    return [[int(r["stored_bytes"]), int(r["codec"]), int(r["flags"])] for r in decoded]
+
+
+def to_reply(message: Message) -> server.Reply:
+    """The value from which the server encodes this message."""
+    op, id = message["op"], message["id"]
+    if "error" in message:
+        error = message["error"]
+        return server.Failed(op, id, error["code"], error["message"], _plain(error["detail"]))
+    if op == "sample":
+        return _to_sampled(message)
+    fields = {key: value for key, value in message.items() if key not in ("op", "id")}
+    if fields.get("first_key", 0) is None:
+        del fields["first_key"]
+    if "missing" in fields:
+        fields["missing"] = np.array(fields["missing"], np.uint64)
+    return server.Result(op, id, _plain(fields))
+
+
+def _plain(fields: Message) -> Message:
+    """Fields whose values are bytes are written as hex in a description."""
+    return {key: bytes.fromhex(value) if key in ("server_id", "stream") else value for key, value in fields.items()}
+
+
+def _to_sampled(message: Message) -> server.Sampled:
+    def numbers(name: str, dtype: Any = np.int64) -> Any:
+        return np.array(message[name], dtype)
+
+    payloads = [bytes.fromhex(payload) for payload in message["payloads"]]
+    return server.Sampled(
+        id=message["id"],
+        keys=numbers("keys", np.uint64),
+        priorities=numbers("priorities", np.float64),
+        probabilities=numbers("probabilities", np.float64),
+        times_sampled=numbers("times_sampled"),
+        table_sizes=numbers("table_sizes"),
+        chunk=numbers("chunk"),
+        chunks=numbers("chunks"),
+        offset=numbers("offset"),
+        length=numbers("length"),
+        templates=[bytes.fromhex(template) for template in message["templates"]],
+        template_of=numbers("template_of"),
+        rows=numbers("rows"),
+        schemas=[bytes.fromhex(schema) for schema in message["schemas"]],
+        schema_of=numbers("schema_of"),
+        layouts=[_to_records(blobs) for blobs in message["blobs"]],
+        nbytes=np.array([len(payload) for payload in payloads], np.int64),
+        payloads=payloads,
+    )
+
+
+def _to_records(blobs: Sequence[Sequence[int]]) -> bytes:
+    return np.array([(*blob, 0) for blob in blobs], server.BLOB_RECORD).tobytes()
+
+
+# --- the client's values ----------------------------------------------------------------------------------------------
+
+
+def encode_as_client(message: Message, body_frames: Sequence[bytes]) -> list[bytes]:
+    """The frames which the client makes of this request; the body is cut into frames as given."""
+    op, id = message["op"], message["id"]
+    match op:
+        case "hello":
+            made = client.encode_hello(id, message["client"])
+        case "insert":
+            chunks, items = message["chunks"], message["items"]
+            made = client.encode_insert(
+                id,
+                bytes.fromhex(message["stream"]),
+                message["seq"],
+                message["keep_from"],
+                None if chunks is None else _to_chunks(chunks, body_frames),
+                None if items is None else _to_items(items),
+            )
+        case "sample":
+            made = client.encode_sample(id, message["table"], message["n"], message["min_n"], message["timeout_ms"])
+        case "update":
+            keys = np.array(message["keys"], np.uint64)
+            deletes = np.array(message["deletes"], np.uint64)
+            made = client.encode_update(
+                id, message["table"], keys, np.array(message["priorities"], np.float64), deletes
+            )
+        case "reset":
+            made = client.encode_reset(id, message["table"])
+        case "info":
+            made = client.encode_info(id)
+        case "keepalive":
+            made = client.encode_keepalive(id, bytes.fromhex(message["stream"]))
+        case "close_stream":
+            made = client.encode_close_stream(id, bytes.fromhex(message["stream"]))
+        case _:
+            raise AssertionError(f"the client has no encoder for {op}")
+    return [bytes(frame) for frame in made]
+
+
+def _to_chunks(chunks: Message, body_frames: Sequence[bytes]) -> client.ChunkBatch:
+    return client.ChunkBatch(
+        first=chunks["first"],
+        rows=np.array(chunks["rows"], np.int64),
+        schemas=[bytes.fromhex(schema) for schema in chunks["schemas"]],
+        records=b"".join(_to_records(blobs) for blobs in chunks["blobs"]),
+        body=list(body_frames),
+        episodes=np.array(chunks["episodes"], np.int64),
+        schema_of=np.array(chunks["schema_of"], np.int64),
+    )
+
+
+def _to_items(items: Message) -> client.ItemBatch:
+    return client.ItemBatch(
+        tables=items["tables"],
+        chunk=np.array(items["chunk"], np.int64),
+        length=np.array(items["length"], np.int64),
+        priority=np.array(items["priority"], np.float64),
+        table_of=np.array(items["table_of"], np.int64),
+        chunks=np.array(items["chunks"], np.int64),
+        offset=np.array(items["offset"], np.int64),
+        templates=[bytes.fromhex(template) for template in items["templates"]],
+        template_of=np.array(items["template_of"], np.int64),
+    )
+
+
+def of_reply(reply: client.Reply) -> Message:
+    """What the client understood; a sample's payloads are left as one `body`, its records flat."""
+    match reply:
+        case client.ErrorReply():
+            error = {"code": reply.error.code, "message": str(reply.error), "detail": _hexed(reply.error.detail)}
+            return {"op": reply.op, "id": reply.id, "error": error}
+        case client.HelloReply():
+            tables = {
+                name: {}
+                if table.signature is None
+                else {"signature": [[list(path), dtype, list(shape)] for path, dtype, shape in table.signature]}
+                for name, table in reply.tables.items()
+            }
+            return {
+                "op": "hello",
+                "id": reply.id,
+                "server_id": reply.server_id.hex(),
+                "server": reply.server,
+                "versions": list(reply.versions),
+                "codecs": list(reply.codecs),
+                "window_messages": reply.window_messages,
+                "window_bytes": reply.window_bytes,
+                "lease_ms": reply.lease_ms,
+                "max_wait_ms": reply.max_wait_ms,
+                "limits": reply.limits,
+                "tables": tables,
+            }
+        case client.InsertReply():
+            return {
+                "op": "insert",
+                "id": reply.id,
+                "items": reply.items,
+                "duplicate": reply.duplicate,
+                "first_key": reply.first_key,
+            }
+        case client.SampleReply():
+            return {"op": "sample", "id": reply.id, **_of_sample(reply)}
+        case client.UpdateReply():
+            return {
+                "op": "update",
+                "id": reply.id,
+                "updated": reply.updated,
+                "deleted": reply.deleted,
+                "missing": reply.missing.tolist(),
+            }
+        case client.ResetReply():
+            return {"op": "reset", "id": reply.id, "removed": reply.removed}
+        case client.InfoReply():
+            return _hexed({key: value for key, value in reply.fields.items() if key != "v"})
+        case client.DoneReply():
+            return {"op": reply.op, "id": reply.id}
+
+
+def _hexed(fields: Message) -> Message:
+    return {key: value.hex() if isinstance(value, bytes) else value for key, value in fields.items()}
+
+
+_SAMPLE_ARRAYS = (
+    "keys", "priorities", "probabilities", "times_sampled", "table_sizes", "chunk", "chunks", "offset", "length",
+    "template_of", "rows", "schema_of",
+)  # fmt: skip
+
+
+def _of_sample(reply: client.SampleReply) -> Message:
+    return {
+        **{name: getattr(reply, name).tolist() for name in _SAMPLE_ARRAYS},
+        "templates": [template.hex() for template in reply.templates],
+        "schemas": [schema.hex() for schema in reply.schemas],
+        "blobs": _of_records(reply.records.tobytes()),
+        "body": b"".join(reply.body).hex(),
+    }
+
+
+def flattened(message: Message) -> Message:
+    """A sample's description as `of_reply` gives it; any other as it is."""
+    if message["op"] != "sample" or "error" in message:
+        return message
+    flat = {key: value for key, value in message.items() if key != "payloads"}
+    flat["blobs"] = [blob for chunk in message["blobs"] for blob in chunk]
+    flat["body"] = "".join(message["payloads"])
+    return flat
