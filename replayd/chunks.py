@@ -168,7 +168,7 @@ _ARRAYS = (
 def _objects(values: Sequence[Payload]) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
     # Filled one by one only where numpy would try to look inside a buffer; bytes it takes as they are.
     array = np.empty(len(values), dtype=object)
-    if all(type(value) is bytes for value in values):
+    if set(map(type, values)) == {bytes}:
         array[:] = values
     else:
         for i, value in enumerate(values):

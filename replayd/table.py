@@ -174,8 +174,9 @@ class Table:
 
     def park_sample(self, request: PendingSample) -> None:
         """Raises NeverGrantable when this table can never let so many pass at once."""
-        largest = self._largest_grant()
-        if largest is not None and request.min_n > largest:
+        largest = self.limiter.largest_grant(self.max_size, self.max_times_sampled or None)
+        # Explicit deletes may have lifted the cursor beyond what the configuration alone can reach.
+        if largest is not None and request.min_n > largest and self.limiter.sampleable(request.min_n) < request.min_n:
             raise NeverGrantable(
                 f"table {self.name!r} can never grant {request.min_n} samples at once; its limit is {largest}",
                 table=self.name,
@@ -197,8 +198,9 @@ class Table:
         self.pending_samples.remove(request)
         if request is first:
             granted = self.limiter.sampleable(request.n)
-            if granted:
-                return self._draw(request, granted)
+            reply = self._draw(request, granted, 1) if granted else None
+            if reply is not None:
+                return reply
         raise self._timeout(first, request)
 
     def update(self, keys: Uint64s, priorities: Float64s, deletes: Uint64s) -> tuple[int, int, Uint64s]:
@@ -263,7 +265,8 @@ class Table:
             assert not self.limiter.can_insert(1), "an insert waits that may pass"
         if self.pending_samples:
             head = self.pending_samples[0]
-            assert self.limiter.sampleable(head.n) < head.min_n, "a sample waits that may pass"
+            may_shrink = self.max_times_sampled > 0 and head.min_n > 1
+            assert may_shrink or self.limiter.sampleable(head.n) < head.min_n, "a sample waits that may pass"
 
     # --- pumping ------------------------------------------------------------------------------------------------------
 
@@ -286,10 +289,11 @@ class Table:
         while self.pending_samples:
             request = self.pending_samples[0]
             n = self.limiter.sampleable(request.n)
-            if n < request.min_n:
+            reply = self._draw(request, n, request.min_n) if n >= request.min_n else None
+            if reply is None:
                 break
             self.pending_samples.popleft()
-            outcomes.append(Drawn(request, self._draw(request, n)))
+            outcomes.append(Drawn(request, reply))
             moved = True
         return moved
 
@@ -324,8 +328,12 @@ class Table:
             self.evictions += excess
             self._remove(victims)
 
-    def _draw(self, request: PendingSample, n: int) -> Sampled:
-        """Draw n items, count them, and let those go whose last sample this was."""
+    def _draw(self, request: PendingSample, n: int, min_n: int) -> Sampled | None:
+        """Draw up to n items, count them, and let those go whose last sample this was.
+
+        None, and nothing changed, when the removals among these draws would bring the table below min_size_to_sample before
+        `min_n` of them.
+        """
         limited = self.max_times_sampled > 0
         slots, probabilities = self.sampler.draw(n, self._rng, self._room if limited else None)
         # Position of each draw among the draws of the same item, so that each knows how often the item had been drawn.
@@ -339,6 +347,8 @@ class Table:
             fit = int(np.argmin(allowed)) if not allowed.all() else len(slots)
         else:
             fit = len(slots)
+        if fit < min_n:
+            return None
         fit = min(fit, sendable(self.items, self._chunks, slots[:fit]))
         slots, probabilities, times = slots[:fit], probabilities[:fit], times[:fit]
         sizes = self.size - removed_before[:fit]
@@ -364,13 +374,6 @@ class Table:
         self.limiter.did_delete(len(slots))
 
     # --- why one waits ------------------------------------------------------------------------------------------------
-
-    def _largest_grant(self) -> int | None:
-        grants = [self.limiter.largest_grant(self.max_size)]
-        if self.max_times_sampled:
-            grants.append(self.max_size * self.max_times_sampled)
-        bounded = [grant for grant in grants if grant is not None]
-        return min(bounded) if bounded else None
 
     def _timeout(self, first: PendingSample, request: PendingSample) -> Timeout:
         blocked_by = self.limiter.blocking_sample() or ("min_n" if request is first else "earlier_request")

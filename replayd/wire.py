@@ -267,7 +267,8 @@ def _step_bytes(schema: Schema) -> Int64s:
 
 def _payloads(body: Frames, nbytes: Int64s) -> list[Payload]:
     """Cut the body where the sizes say. A large payload alone in its frame is kept as it came."""
-    ends: list[int] = np.cumsum(nbytes).tolist()
+    cumulated = np.cumsum(nbytes)
+    ends: list[int] = cumulated.tolist()
     payloads: list[Payload] = []
     offset = 0
     for frame in body:
@@ -279,7 +280,7 @@ def _payloads(body: Frames, nbytes: Int64s) -> list[Payload]:
             payloads.append(frame)
         else:
             data = bytes(frame)
-            cuts = [0, *(end - offset for end in ends[first:stop])]
+            cuts = [0, *(cumulated[first:stop] - offset).tolist()]
             payloads += [data[a:b] for a, b in itertools.pairwise(cuts)]
         offset += size
     if offset != ends[-1]:

@@ -1,0 +1,126 @@
+"""A table as one would write it for twenty items: lists, one item at a time. What the columnar one must agree with."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+
+@dataclass
+class NaiveItem:
+    key: int
+    priority: float
+    window: tuple[tuple[bytes, ...], int, int]
+    """Payloads of its chunks, offset, length."""
+    touched: int
+    """When it was inserted or last updated."""
+    times_sampled: int = 0
+
+
+@dataclass
+class NaiveSample:
+    id: int
+    n: int
+    min_n: int
+    deadline: float
+
+
+@dataclass
+class NaiveTable:
+    """Fifo, Lifo, MinHeap or MaxHeap as sampler and as remover; the general rate limiter."""
+
+    sampler: str
+    remover: str
+    max_size: int
+    max_times_sampled: int
+    spi: float
+    min_size: int
+    min_diff: float
+    max_diff: float
+    items: list[NaiveItem] = field(default_factory=list)
+    inserts: int = 0
+    samples: int = 0
+    deletes: int = 0
+    clock: int = 0
+    pending_inserts: deque[tuple[int, NaiveItem]] = field(default_factory=deque)
+    pending_samples: deque[NaiveSample] = field(default_factory=deque)
+
+    def can_insert(self) -> bool:
+        if self.inserts + 1 - self.deletes <= self.min_size:
+            return True
+        return (self.inserts + 1) * self.spi - self.samples <= self.max_diff
+
+    def can_sample(self) -> bool:
+        enough = self.inserts - self.deletes >= self.min_size
+        return enough and self.inserts * self.spi - self.samples - 1 >= self.min_diff
+
+    def choose(self, selector: str) -> NaiveItem:
+        if selector == "Fifo":
+            return self.items[0]
+        if selector == "Lifo":
+            return self.items[-1]
+        sign = 1 if selector == "MinHeap" else -1
+        return min(self.items, key=lambda item: (sign * item.priority, item.touched))
+
+    def remove(self, item: NaiveItem) -> None:
+        self.items.remove(item)
+        self.deletes += 1
+
+    def pump(self) -> tuple[list[int], list[tuple[int, list[NaiveItem]]]]:
+        """(tickets of the inserts applied, one entry an item; served requests with what they drew)."""
+        applied: list[int] = []
+        served: list[tuple[int, list[NaiveItem]]] = []
+        moved = True
+        while moved:
+            moved = False
+            while self.pending_inserts and self.can_insert():
+                ticket, item = self.pending_inserts.popleft()
+                self.insert(item)
+                applied.append(ticket)
+                moved = True
+            while self.pending_samples and self.grant(self.pending_samples[0].n) >= self.pending_samples[0].min_n:
+                request = self.pending_samples.popleft()
+                served.append((request.id, self.draw(request.n)))
+                moved = True
+        return applied, served
+
+    def insert(self, item: NaiveItem) -> None:
+        self.clock += 1
+        item.touched = self.clock
+        self.items.append(item)
+        self.inserts += 1
+        if len(self.items) > self.max_size:
+            self.remove(self.choose(self.remover))
+
+    def grant(self, n: int) -> int:
+        """How many of n draws could be had now."""
+        copy = NaiveTable(**{**self.__dict__, "items": [NaiveItem(**item.__dict__) for item in self.items]})
+        return len(copy.draw(n))
+
+    def draw(self, n: int) -> list[NaiveItem]:
+        drawn = []
+        while len(drawn) < n and self.can_sample():
+            item = self.choose(self.sampler)
+            item.times_sampled += 1
+            self.samples += 1
+            drawn.append(NaiveItem(**item.__dict__))
+            if item.times_sampled == self.max_times_sampled:
+                self.remove(item)
+        return drawn
+
+    def update(self, updates: dict[int, float], deletes: set[int]) -> tuple[int, int]:
+        doomed = [item for item in self.items if item.key in deletes]
+        for item in doomed:
+            self.remove(item)
+        # A batch touches in the order of keys; the order inside one batch is documented as that.
+        found = [item for key in sorted(updates) for item in self.items if item.key == key]
+        for item in found:
+            self.clock += 1
+            item.priority, item.touched = updates[item.key], self.clock
+        return len(found), len(doomed)
+
+    def reset(self) -> int:
+        removed = len(self.items)
+        self.items.clear()
+        self.inserts = self.samples = self.deletes = 0
+        return removed

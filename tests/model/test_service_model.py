@@ -1,0 +1,357 @@
+"""The whole service against naive tables: the same requests, the same answers, and every count re-derived after each step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from replayd import rate_limiters, selectors
+from replayd.columns import Column, Schema, Template
+from replayd.messages import (
+    BLOB_RECORD,
+    ChunkBatch,
+    CloseStream,
+    Failed,
+    Insert,
+    ItemBatch,
+    KeepAlive,
+    Reset,
+    Result,
+    Sample,
+    Sampled,
+    Update,
+)
+from replayd.service import Service
+from replayd.table import Table
+from tests.model.naive import NaiveItem, NaiveSample, NaiveTable
+
+SCHEMA = Schema(b"schema", (Column(("x",), "uint8", ()),))
+IDENTITY = Template(b"")
+KINDS = ("Fifo", "Lifo", "MinHeap", "MaxHeap")
+LEASE_S = 50.0
+priorities = st.sampled_from([0.0, 0.5, 1.0, 1.0, 2.0, 7.0])
+
+tables = st.builds(
+    NaiveTable,
+    sampler=st.sampled_from(KINDS),
+    remover=st.sampled_from(KINDS),
+    max_size=st.integers(5, 12),
+    max_times_sampled=st.sampled_from([0, 0, 1, 2, 3]),
+    spi=st.sampled_from([0.5, 1.0, 2.0]),
+    min_size=st.integers(1, 5),
+    min_diff=st.sampled_from([-3.0, 0.0, 1.0]),
+    max_diff=st.sampled_from([4.0, 6.5, 1e9]),
+)
+
+
+class Streams:
+    """What the model knows of one writer: its chunks' payloads by number, and the numbers it still holds."""
+
+    def __init__(self, id: bytes) -> None:
+        self.id = id
+        self.seq = 0
+        self.next_chunk = 0
+        self.keep_from = 0
+        self.payloads: dict[int, bytes] = {}
+        self.last: Insert | None = None
+        self.last_key: int | None = None
+        self.heard_at = 0.0
+
+
+class ServiceMachine(RuleBasedStateMachine):
+    @initialize(naive=st.lists(tables, min_size=2, max_size=2))
+    def start(self, naive: list[NaiveTable]) -> None:
+        self.naive = dict(zip(["a", "b"], naive, strict=True))
+        self.service = Service(
+            [
+                Table(
+                    name,
+                    getattr(selectors, n.sampler)(),
+                    getattr(selectors, n.remover)(),
+                    n.max_size,
+                    rate_limiters.RateLimiter(n.spi, n.min_size, n.min_diff, n.max_diff),
+                    n.max_times_sampled,
+                )
+                for name, n in self.naive.items()
+            ],
+            server_id=b"s" * 16,
+            version="test",
+            seed=1,
+            started_at=0.0,
+            lease_s=LEASE_S,
+        )
+        self.now = 0.0
+        self.request_id = 0
+        self.next_key = 1
+        self.streams = [Streams(bytes([i]) * 16) for i in range(2)]
+        self.waiting: dict[int, int] = {}
+        """Ticket (first request id of an insert) → items not applied."""
+        self.first_keys: dict[int, int] = {}
+        self.serial = 0
+
+    # --- rules ------------------------------------------------------------------------------------------------------
+
+    @rule(data=st.data(), which=st.integers(0, 1), new=st.integers(0, 3), skip=st.sampled_from([0, 0, 0, 2]))
+    def insert(self, data: st.DataObject, which: int, new: int, skip: int) -> None:
+        stream = self.streams[which]
+        first = stream.next_chunk + skip
+        rows = data.draw(st.lists(st.integers(1, 3), min_size=new, max_size=new))
+        for i, count in enumerate(rows):
+            self.serial += 1
+            stream.payloads[first + i] = self.serial.to_bytes(3, "big") * count
+        if new:
+            stream.next_chunk = first + new
+        count = data.draw(st.integers(0, 4)) if stream.payloads else 0
+        items = [self._item(data, stream) for _ in range(count)]
+        names = [data.draw(st.sampled_from(["a", "b"])) for _ in items]
+        keep_from = data.draw(st.integers(stream.keep_from, stream.next_chunk))
+        request = Insert(
+            id=self._id(),
+            stream=stream.id,
+            seq=stream.seq,
+            keep_from=keep_from,
+            chunks=self._chunks(stream, first, rows) if new else None,
+            items=self._items(items, names) if items else None,
+            nbytes=10,
+        )
+        self.waiting[request.id] = len(items)
+        self.first_keys[request.id] = self.next_key
+        expected = {request.id: self.next_key}
+        for (window, priority), name in zip(items, names, strict=True):
+            payloads = tuple(stream.payloads[number] for number in window[0])
+            item = NaiveItem(self.next_key, priority, (payloads, window[1], window[2]), 0)
+            self.naive[name].pending_inserts.append((request.id, item))
+            self.next_key += 1
+        stream.seq += 1
+        stream.keep_from = keep_from
+        stream.payloads = {n: p for n, p in stream.payloads.items() if n >= keep_from}
+        stream.last, stream.last_key = request, expected[request.id] if items else None
+        stream.heard_at = self.now
+        self._ask("writer", "insert", request, [] if items else [(request.id, None)], order=names)
+
+    @precondition(lambda self: any(stream.last for stream in self.streams))
+    @rule(data=st.data())
+    def resend(self, data: st.DataObject) -> None:
+        stream = data.draw(st.sampled_from([s for s in self.streams if s.last]))
+        assert stream.last is not None
+        before = self.service.counters.duplicates
+        waits = self.waiting.get(stream.last.id, 0) > 0
+        stream.heard_at = self.now
+        self.service.handle("writer", "insert", stream.last, self.now)
+        replies = self.service.drain()
+        assert self.service.counters.duplicates == before + 1
+        if waits:
+            assert replies == []
+            self.waiting[stream.last.id, "again"] = self.waiting.get((stream.last.id, "again"), 0) + 1  # type: ignore[index,call-overload]
+        else:
+            [(peer, reply)] = replies
+            assert peer == "writer"
+            assert isinstance(reply, Result)
+            assert reply.fields["duplicate"]
+            assert reply.fields.get("first_key") == stream.last_key
+
+    @rule(name=st.sampled_from(["a", "b"]), n=st.integers(1, 6), min_n=st.integers(1, 3), wait=st.sampled_from([0, 5]))
+    def sample(self, name: str, n: int, min_n: int, wait: int) -> None:
+        request = Sample(self._id(), name, n, min(min_n, n), float(wait))
+        self.service.handle("learner", "sample", request, self.now)
+        replies = self.service.drain()
+        if len(replies) == 1 and isinstance(replies[0][1], Failed) and replies[0][1].code == "never_grantable":
+            assert self.naive[name].grant(n) < request.min_n
+            return
+        self.naive[name].pending_samples.append(NaiveSample(request.id, n, request.min_n, self.now + wait))
+        self._compare(replies, self._pump([name]))
+
+    @rule(
+        name=st.sampled_from(["a", "b"]),
+        updates=st.dictionaries(st.integers(1, 40), priorities, max_size=4),
+        deletes=st.sets(st.integers(1, 40), max_size=3),
+    )
+    def update(self, name: str, updates: dict[int, float], deletes: set[int]) -> None:
+        known = {item.key for item in self.naive[name].items}
+        missing = sorted((set(updates) | deletes) - known)
+        updated, deleted = self.naive[name].update(updates, deletes)
+        request = Update(
+            self._id(),
+            name,
+            np.array(list(updates), np.uint64),
+            np.array(list(updates.values()), np.float64),
+            np.array(list(deletes), np.uint64),
+        )
+        self.service.handle("learner", "update", request, self.now)
+        (_, reply), *others = self.service.drain()
+        assert isinstance(reply, Result)
+        assert (reply.fields["updated"], reply.fields["deleted"]) == (updated, deleted)
+        assert reply.fields["missing"].tolist() == missing
+        self._compare(others, self._pump([name]))
+
+    @rule(name=st.sampled_from(["a", "b"]))
+    def reset(self, name: str) -> None:
+        removed = self.naive[name].reset()
+        self.service.handle("operator", "reset", Reset(self._id(), name), self.now)
+        (_, reply), *others = self.service.drain()
+        assert isinstance(reply, Result)
+        assert reply.fields["removed"] == removed
+        self._compare(others, self._pump([name]))
+
+    @rule(which=st.integers(0, 1))
+    def close_stream(self, which: int) -> None:
+        self.service.handle("writer", "close_stream", CloseStream(self._id(), self.streams[which].id), self.now)
+        self.service.drain()
+        self._forget(which)
+
+    @rule(which=st.integers(0, 1))
+    def keepalive(self, which: int) -> None:
+        stream = self.streams[which]
+        self.service.handle("writer", "keepalive", KeepAlive(self._id(), stream.id), self.now)
+        [(_, reply)] = self.service.drain()
+        assert isinstance(reply, Result if stream.seq else Failed)
+        if stream.seq:
+            stream.heard_at = self.now
+
+    @rule(seconds=st.sampled_from([1.0, 6.0, 30.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.service.tick(self.now)
+        replies = dict(self._by_id(self.service.drain()))
+        for name, table in self.naive.items():
+            while due := [s for s in table.pending_samples if s.deadline <= self.now]:
+                self._expire_one(table, min(due, key=lambda s: (s.deadline, s.id)), replies)
+                self._compare_part(replies, self._pump([name]))
+        assert not replies, f"unexpected replies {replies}"
+        for which, stream in enumerate(self.streams):
+            if stream.seq and stream.heard_at + LEASE_S <= self.now:
+                self._forget(which)
+
+    # --- agreement --------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def counts_are_what_holds_them(self) -> None:
+        if not hasattr(self, "service"):
+            return
+        self.service.validate()
+        for name, naive in self.naive.items():
+            table = self.service.tables[name]
+            live = table.items.in_order()
+            assert table.items.key[live].tolist() == [item.key for item in naive.items]
+            assert table.items.priority[live].tolist() == [item.priority for item in naive.items]
+            assert table.items.times_sampled[live].tolist() == [item.times_sampled for item in naive.items]
+            counted = (table.limiter.inserts, table.limiter.samples, table.limiter.deletes)
+            assert counted == (naive.inserts, naive.samples, naive.deletes)
+
+    def _pump(self, names: list[str]) -> list[tuple[int, Any]]:
+        """What the naive tables answer: (request id, keys drawn or None for an acknowledgement)."""
+        expected: list[tuple[int, Any]] = []
+        for name in dict.fromkeys(names):
+            applied, served = self.naive[name].pump()
+            for ticket in applied:
+                self.waiting[ticket] -= 1
+                if self.waiting[ticket] == 0:
+                    again = self.waiting.pop((ticket, "again"), 0)  # type: ignore[call-overload]
+                    expected += [(ticket, None)] * (1 + again)
+            expected += served
+        return expected
+
+    def _ask(self, peer: str, op: str, request: Any, expected: list[tuple[int, Any]], order: list[str]) -> None:
+        assert self.service.handle(peer, op, request, self.now) is None
+        # Tables are pumped in the order in which the message names them.
+        named = sorted(dict.fromkeys(order))
+        self._compare(self.service.drain(), expected + self._pump(named))
+
+    def _compare(self, replies: list[tuple[Any, Any]], expected: list[tuple[int, Any]]) -> None:
+        answers = self._by_id(replies)
+        assert sorted(id for id, _ in answers) == sorted(id for id, _ in expected)
+        self._compare_part(dict(answers), expected)
+
+    def _compare_part(self, replies: dict[int, Any], expected: list[tuple[int, Any]]) -> None:
+        for id, drawn in expected:
+            reply = replies.pop(id, None)
+            if drawn is None:
+                continue
+            assert isinstance(reply, Sampled), reply
+            self._compare_draw(reply, drawn)
+
+    def _compare_draw(self, reply: Sampled, drawn: list[NaiveItem]) -> None:
+        assert reply.keys.tolist() == [item.key for item in drawn]
+        assert reply.times_sampled.tolist() == [item.times_sampled for item in drawn]
+        assert reply.priorities.tolist() == [item.priority for item in drawn]
+        assert (reply.probabilities == 1.0).all()
+        payloads = list(reply.payloads)
+        assert len(set(payloads)) == len(payloads), "a chunk was sent twice"
+        for i, item in enumerate(drawn):
+            first, count = int(reply.chunk[i]), int(reply.chunks[i])
+            window = (tuple(payloads[first : first + count]), int(reply.offset[i]), int(reply.length[i]))
+            assert window == item.window
+
+    def _expire_one(self, table: NaiveTable, request: NaiveSample, replies: dict[int, Any]) -> None:
+        first = table.pending_samples[0] is request
+        table.pending_samples.remove(request)
+        drawn = table.draw(request.n) if first else []
+        reply = replies.pop(request.id)
+        if drawn:
+            self._compare_draw(reply, drawn)
+        else:
+            assert isinstance(reply, Failed)
+            assert reply.code == "timeout"
+
+    def _by_id(self, replies: list[tuple[Any, Any]]) -> list[tuple[int, Any]]:
+        return [(reply.id, reply) for _, reply in replies]
+
+    # --- making requests --------------------------------------------------------------------------------------------
+
+    def _id(self) -> int:
+        self.request_id += 1
+        return self.request_id
+
+    def _forget(self, which: int) -> None:
+        """The stream is over; its writer begins a new one."""
+        self.serial += 1
+        self.streams[which] = Streams(self.serial.to_bytes(16, "big"))
+
+    def _item(self, data: st.DataObject, stream: Streams) -> tuple[tuple[list[int], int, int], float]:
+        numbers = sorted(stream.payloads)
+        first = data.draw(st.sampled_from(numbers))
+        window = [first]
+        while window[-1] + 1 in stream.payloads and len(window) < 3 and data.draw(st.booleans()):
+            window.append(window[-1] + 1)
+        rows = [len(stream.payloads[number]) // 3 for number in window]
+        offset = data.draw(st.integers(0, rows[0] - 1))
+        end = data.draw(st.integers(max(sum(rows[:-1]), offset) + 1, sum(rows)))
+        return (window, offset, end - offset), data.draw(priorities)
+
+    def _chunks(self, stream: Streams, first: int, rows: list[int]) -> ChunkBatch:
+        payloads = [stream.payloads[first + i] for i in range(len(rows))]
+        records = np.zeros(len(rows), BLOB_RECORD)
+        records["stored_bytes"] = [len(p) for p in payloads]
+        return ChunkBatch(
+            first=first,
+            rows=np.array(rows, np.int64),
+            episodes=np.zeros(len(rows), np.uint64),
+            schemas=[SCHEMA],
+            schema_of=np.zeros(len(rows), np.int64),
+            layouts=[record.tobytes() for record in records],
+            nbytes=np.array([len(p) for p in payloads], np.int64),
+            payloads=payloads,
+        )
+
+    def _items(self, items: list[tuple[tuple[list[int], int, int], float]], names: list[str]) -> ItemBatch:
+        tables = sorted(dict.fromkeys(names))
+        windows = [window for window, _ in items]
+        return ItemBatch(
+            tables=tables,
+            table_of=np.array([tables.index(name) for name in names], np.int64),
+            chunk=np.array([window[0][0] for window in windows], np.int64),
+            chunks=np.array([len(window[0]) for window in windows], np.int64),
+            offset=np.array([window[1] for window in windows], np.int64),
+            length=np.array([window[2] for window in windows], np.int64),
+            templates=[IDENTITY],
+            template_of=np.zeros(len(items), np.int64),
+            priority=np.array([priority for _, priority in items], np.float64),
+        )
+
+
+TestService = ServiceMachine.TestCase
+TestService.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
