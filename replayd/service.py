@@ -187,6 +187,7 @@ class Service:
             table.pending_samples.clear()
             for ticket in {id(p.ticket): p.ticket for p in table.pending_inserts}.values():
                 for peer, asked in ticket.askers:
+                    self._close_insert(peer, ticket.nbytes)
                     self.refuse(peer, "insert", asked, error)
                 ticket.askers.clear()
 
