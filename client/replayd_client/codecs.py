@@ -192,24 +192,26 @@ class ColumnCodec:
         return encode_column(rows, self.choice)
 
     def _try_all(self, rows: NDArray[Any]) -> Blob:
-        blobs = [encode_column(rows, choice) for choice in (RAW_CHOICE, *self._candidates)]
+        ways = (RAW_CHOICE, *self._candidates)
+        blobs = [encode_column(rows, choice) for choice in ways]
         sizes = [len(stored) for stored, _, _ in blobs]
         self._tallies = [tally + size for tally, size in zip(self._tallies, sizes, strict=True)]
         self._on_trial += 1
         self._trials -= 1
         if not self._trials:
-            self._choose()
-        return blobs[sizes.index(min(sizes))]
+            self.choice = ways[self._best(self._tallies, self._on_trial)]
+            self._tallies = [0] * len(ways)
+            self._on_trial = 0
+            self._until_trial = self.RETRIAL_CHUNKS
+        return blobs[self._best(sizes, 1)]
 
-    def _choose(self) -> None:
-        best, self.choice = self._tallies[0], RAW_CHOICE
-        for tally, choice in zip(self._tallies[1:], self._candidates, strict=True):
-            enough = 1 if self._is_told else max(best * self.WORTHWHILE, self.WORTHWHILE_BYTES * self._on_trial)
-            if best - tally >= enough:
-                best, self.choice = tally, choice
-        self._tallies = [0] * len(self._tallies)
-        self._on_trial = 0
-        self._until_trial = self.RETRIAL_CHUNKS
+    def _best(self, sizes: list[int], chunks: int) -> int:
+        best = 0
+        for way in range(1, len(sizes)):
+            enough = 1 if self._is_told else max(sizes[best] * self.WORTHWHILE, self.WORTHWHILE_BYTES * chunks)
+            if sizes[best] - sizes[way] >= enough:
+                best = way
+        return best
 
 
 def _candidates(column: Column) -> tuple[Choice, ...]:
@@ -314,7 +316,7 @@ def _chunk_fault(buffer: bytes | memoryview, codec: int, nbytes: int) -> str:
         header_bytes = 32
         if len(buffer) < 32:
             return "no chunk is so short"
-        if any(number > 2 for number in buffer[16:22]):
+        if bytes(buffer[16:22]).strip(b"\0\1\2"):
             return "a filter other than shuffle and bitshuffle"
         more, special_flags = buffer[30], buffer[31]
         special = special_flags >> 4 & 7

@@ -378,7 +378,7 @@ def leaf_array(leaf: Any, path: Path) -> NDArray[Any]:
 
     The dtype is not checked.
     """
-    if isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, np.ma.MaskedArray):
+    if isinstance(leaf, (np.ndarray, np.generic)) and not hasattr(leaf, "mask"):  # A mask would be lost.
         return np.asarray(leaf)
     if isinstance(leaf, (bool, int, float, complex)):
         kind = next(kind for kind in (bool, int, float, complex) if isinstance(leaf, kind))
@@ -386,7 +386,7 @@ def leaf_array(leaf: Any, path: Path) -> NDArray[Any]:
             return np.array(leaf, {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}[kind])
         except OverflowError:
             raise DataError(f"{path_text(path)}: {leaf} does not fit int64") from None
-    if leaf is None or isinstance(leaf, (np.ma.MaskedArray, dict, list, tuple, set, str, bytes)):
+    if leaf is None or isinstance(leaf, (np.ndarray, dict, list, tuple, set, str, bytes)):
         raise DataError(f"{path_text(path)}: {_leaf_text(leaf)} cannot be stored")
     try:
         return np.asarray(leaf)
