@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import struct
 import time
@@ -120,8 +121,19 @@ class Connection:
             # A wait of at most a minute keeps libzmq's milliseconds in range whatever the deadline.
             self._poller.poll(int(min(wait_s, 60.0) * 1000) + 1)
 
-    def call(self, what: str, encode: Encoder, deadline: float | None) -> Reply:
+    def call(
+        self,
+        what: str,
+        encode: Encoder,
+        deadline: float | None,
+        *,
+        grace_s: float = 0.0,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> Reply:
         """Send a request and return its answer; send it again in each new session, until the deadline (monotonic).
+
+        An answer that the server gives at the deadline may come `grace_s` later. `on_wait` is called with the seconds
+        waited, first after WARN_AFTER_S, while there is a session but no answer.
 
         Raises the error that the server answered, ConnectionLostError when there was no session at the deadline, and
         DeadlineExceededError when there was one but no answer.
@@ -135,17 +147,19 @@ class Connection:
             now = time.monotonic()
             if self._ready and sent_in != self.session and now >= send_at and self.send(encode(request_id)):
                 sent_in = self.session
-            if deadline is not None and now >= deadline:
+            until = math.inf if deadline is None else deadline + (grace_s if self._ready else 0.0)
+            if now >= until:
                 raise put_off or self._overdue(what, now - started)
-            if not self._ready and now >= warn_at:
-                log.warning("%s: %s", what, self._unreachable_text(now - started))
+            if now >= warn_at:
+                if not self._ready:
+                    log.warning("%s: %s", what, self._unreachable_text(now - started))
+                elif on_wait is not None:
+                    on_wait(now - started)
                 warn_at = now + (now - started)
-            until = [warn_at if not self._ready else now + 60.0]
+            until = min(until, warn_at)
             if sent_in != self.session and send_at > now:
-                until.append(send_at)
-            if deadline is not None:
-                until.append(deadline)
-            for reply in self.pump(max(min(until) - now, 0.0)):
+                until = min(until, send_at)
+            for reply in self.pump(max(until - now, 0.0)):
                 if reply.id != request_id:
                     continue  # An answer to a request that was given up.
                 if not isinstance(reply, ErrorReply):
@@ -229,7 +243,8 @@ class Connection:
         socket.reconnect_ivl, socket.reconnect_ivl_max = RECONNECT_MS, RECONNECT_MAX_MS
         socket.heartbeat_ivl, socket.heartbeat_timeout = HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
         socket.copy_threshold = COPY_BELOW_BYTES
-        socket.ipv6 = True
+        # With IPv6 on, libzmq takes the first address a name has: for localhost that is ::1, where few servers listen.
+        socket.ipv6 = "[" in self.address
         self._monitor = socket.get_monitor_socket(int(_EVENTS), f"inproc://replayd-monitor-{next(_MONITORS)}")
         self._socket = socket
         self._poller.register(self._monitor, zmq.POLLIN)

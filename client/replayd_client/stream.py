@@ -134,6 +134,10 @@ class InsertStream:
         return self._open_items
 
     @property
+    def unacknowledged_tables(self) -> set[str]:
+        return {table for message in self._open.values() if message.items is not None for table in message.items.tables}
+
+    @property
     def has_room(self) -> bool:
         """Whether another message may be put. One message is always allowed."""
         if not self._open:

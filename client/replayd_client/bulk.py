@@ -1,0 +1,316 @@
+"""Inserting whole batches: B trajectories of T steps as B chunks and B items a table, in few large messages.
+
+For vectorised environments, and for a single step. Numbers are packed in arrays and raw payloads built by one copy into
+a matrix, so nothing but compression is done per item in Python.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd_client.chunk_log import PACKED_PAYLOAD_BYTES
+from replayd_client.codecs import ColumnCodec, encode_chunk
+from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array
+from replayd_client.errors import DataError, DeadlineExceededError, PriorityError, ReplaydError
+from replayd_client.pacer import Pacer
+from replayd_client.pool import ConnectionPool
+from replayd_client.sender import Sender
+from replayd_client.stream import Receipt
+from replayd_client.structure import flatten, path_text
+from replayd_client.wire import BLOB_RECORD, Buffer, ChunkBatch, ItemBatch
+
+MESSAGE_BYTES = 4 << 20
+"""Payload bytes of a message, about: large enough that its cost is in the bytes."""
+MESSAGE_CHUNKS, MESSAGE_ITEMS, MESSAGE_BLOBS = 4096, 16384, 65536
+"""The most of each in one message; the server's limits lie above."""
+BUSY_RETRY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """B trajectories of T steps: arrays [B, T, *shape] in schema order."""
+
+    schema: Schema
+    arrays: list[NDArray[Any]]
+    count: int
+    steps: int
+
+    @property
+    def shown(self) -> tuple[Any, ...]:
+        """Path, dtype and shape of a trajectory's columns, as signatures have them."""
+        return tuple((c.path, c.dtype.name, (self.steps, *c.shape)) for c in self.schema.columns)
+
+
+def rows_of_batch(data: Any) -> Rows:
+    """A nest of arrays [B, T, *shape]. Raises DataError if leaves are no such arrays or differ in B or T."""
+    pairs = flatten(data)
+    arrays = [leaf_array(leaf, path) for path, leaf in pairs]
+    for (path, _), array in zip(pairs, arrays, strict=True):
+        if array.ndim < 2:
+            raise DataError(f"{path_text(path)}: a batch needs axes [B, T, …], got {list(array.shape)}")
+        if array.shape[:2] != arrays[0].shape[:2]:
+            raise DataError(
+                f"{path_text(path)}: [B, T] is {list(array.shape[:2])}, but {list(arrays[0].shape[:2])} at "
+                f"{path_text(pairs[0][0])}"
+            )
+    if not arrays:
+        raise DataError("a batch needs at least one array")
+    count, steps = arrays[0].shape[:2]
+    if not count or not 1 <= steps <= MAX_CHUNK_ROWS:
+        raise DataError(f"a batch has at least one trajectory of 1 to {MAX_CHUNK_ROWS} steps, not [{count}, {steps}]")
+    return _rows([path for path, _ in pairs], arrays, count, steps)
+
+
+def rows_of_step(data: Any) -> Rows:
+    """One step as a batch of one trajectory of one step."""
+    pairs = flatten(data)
+    if not pairs:
+        raise DataError("a step needs at least one value")
+    return _rows([path for path, _ in pairs], [leaf_array(leaf, path)[None, None] for path, leaf in pairs], 1, 1)
+
+
+def _rows(paths: list[Any], arrays: list[NDArray[Any]], count: int, steps: int) -> Rows:
+    columns = tuple(Column(path, a.dtype, a.shape[2:]) for path, a in zip(paths, arrays, strict=True))
+    ordered = [np.ascontiguousarray(a, column.dtype) for a, column in zip(arrays, columns, strict=True)]
+    return Rows(Schema(columns), ordered, count, steps)
+
+
+def priorities_of(priorities: Mapping[str, Any], count: int) -> dict[str, NDArray[np.float64]]:
+    """Priorities [count] for each table. Raises DataError for other shapes and PriorityError for bad values."""
+    if not isinstance(priorities, Mapping) or not priorities:
+        raise DataError("priorities must map at least one table to a priority")
+    result = {}
+    for table, value in priorities.items():
+        try:
+            array = np.asarray(value, np.float64)
+            values = np.ascontiguousarray(np.broadcast_to(array, (count,)))
+        except (TypeError, ValueError):
+            raise DataError(f"table {table!r}: priorities must be a number or an array [{count}]") from None
+        good = (values >= 0) & (values < math.inf)
+        if not good.all():
+            bad = np.flatnonzero(~good)
+            raise PriorityError(
+                f"table {table!r}: priorities must be finite and at least 0, got {float(values[bad[0]])!r} "
+                f"at position {int(bad[0])}",
+                detail={"table": table, "indices": bad[:64].tolist()},
+            )
+        result[table] = values
+    return result
+
+
+class BatchSender:
+    """An insert stream for batches, used by one call at a time; the pacer looks after what a call left behind."""
+
+    def __init__(self, pool: ConnectionPool, pacer: Pacer) -> None:
+        self._sender = Sender(pool)
+        self._pacer = pacer
+        self._lock = threading.Lock()
+        self._next_chunk = 0
+        self._schema: Schema | None = None
+        self._schema_blob = b""
+        self._codecs: list[ColumnCodec] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything has been acknowledged."""
+        return not self._sender.stream.unacknowledged_messages
+
+    def accepts(self, schema: Schema) -> bool:
+        """Whether data of this schema may go on this stream: schemas of a stream extend each other."""
+        return self._schema is None or self._schema == schema
+
+    def insert(
+        self, rows: Rows, priorities: dict[str, NDArray[np.float64]], deadline: float | None
+    ) -> dict[str, NDArray[np.uint64]]:
+        """Send a batch and wait until it is in the tables; the keys, u64[B] for each table.
+
+        Raises DeadlineExceededError if a limiter holds items back at the deadline: those that were sent stay queued at
+        the server. Raises the server's error if it refused some.
+        """
+        with self._lock:
+            self._set_schema(rows.schema)
+            receipts: list[Receipt] = []
+            stream = self._sender.stream
+            try:
+                for chunks, items in self._messages(rows, priorities):
+                    self._sender.wait(lambda: stream.has_room, deadline, "insert")
+                    receipts.append(self._sender.put(chunks, items, chunks.end))
+                    self._next_chunk = chunks.end
+                self._sender.wait(lambda: all(receipt.done for receipt in receipts), deadline, "insert")
+            except DeadlineExceededError as error:
+                sent = sum(receipt.items for receipt in receipts) // len(priorities)
+                error.detail["trajectories_sent"] = sent
+                error.detail["trajectories_not_sent"] = rows.count - sent
+                raise
+            finally:
+                stream.refusals.clear()
+                if not self.is_idle:
+                    self._pacer.add(self)
+            return self._keys(receipts, list(priorities))
+
+    def tick(self, now: float) -> float:
+        if not self._lock.acquire(blocking=False):
+            return now + BUSY_RETRY_S
+        try:
+            self._sender.carry(0.0)
+            self._sender.stream.refusals.clear()
+            if self.is_idle:
+                self._pacer.discard(self)
+                return math.inf
+            return self._sender.next_tick(now)
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        self._pacer.discard(self)
+        with self._lock:
+            self._sender.close()
+
+    def forget(self) -> None:
+        """In a forked child: leave the parent's socket alone."""
+        self._sender.forget()
+
+    def _set_schema(self, schema: Schema) -> None:
+        if self._schema is None:
+            self._schema = schema
+            self._schema_blob = schema.encode()
+            self._codecs = [ColumnCodec(column) for column in schema.columns]
+
+    def _messages(
+        self, rows: Rows, priorities: dict[str, NDArray[np.float64]]
+    ) -> Iterator[tuple[ChunkBatch, ItemBatch]]:
+        tables = list(priorities)
+        columns = len(rows.arrays)
+        chunk_bytes = sum(array.nbytes for array in rows.arrays) // rows.count
+        size = min(
+            max(MESSAGE_BYTES // max(chunk_bytes, 1), 1),
+            MESSAGE_CHUNKS,
+            max(MESSAGE_ITEMS // len(tables), 1),
+            max(MESSAGE_BLOBS // columns, 1),
+        )
+        for start in range(0, rows.count, size):
+            part = slice(start, min(start + size, rows.count))
+            n = part.stop - start
+            numbers = np.arange(self._next_chunk, self._next_chunk + n, dtype="<u8")
+            records, body = self._payloads([array[part] for array in rows.arrays])
+            chunks = ChunkBatch(
+                first=self._next_chunk,
+                rows=np.full(n, rows.steps, "<u4"),
+                schemas=[self._schema_blob],
+                records=records,
+                body=body,
+                # Trajectories of a batch have nothing to do with each other: each is an episode of its own.
+                episodes=numbers,
+            )
+            items = ItemBatch(
+                tables=tables,
+                chunk=np.tile(numbers, len(tables)),
+                length=np.full(n * len(tables), rows.steps, "<u4"),
+                priority=np.concatenate([priorities[table][part] for table in tables]),
+                table_of=np.repeat(np.arange(len(tables), dtype="<u2"), n),
+            )
+            yield chunks, items
+
+    def _payloads(self, arrays: list[NDArray[Any]]) -> tuple[bytes, list[Buffer]]:
+        """Blob records and body frames of chunks [n, T, *shape]. The first one shows the codecs what data is like."""
+        assert self._schema is not None
+        absent = [None] * len(arrays)
+        first = encode_chunk(self._schema, [array[0] for array in arrays], self._codecs, absent)
+        count = len(arrays[0])
+        if any(codec.choice.codec != "raw" for codec in self._codecs) or first[0]["codec"].any():
+            rest = (
+                encode_chunk(self._schema, [array[i] for array in arrays], self._codecs, absent)
+                for i in range(1, count)
+            )
+            encoded = [first, *rest]
+            return b"".join(records.tobytes() for records, _ in encoded), _frames([payload for _, payload in encoded])
+        sizes = [array.nbytes // count for array in arrays]
+        matrix = np.empty((count, sum(sizes)), np.uint8)
+        start = 0
+        for array, size in zip(arrays, sizes, strict=True):
+            matrix[:, start : start + size] = array.reshape(count, -1).view(np.uint8).reshape(count, size)
+            start += size
+        records = np.zeros(len(sizes), BLOB_RECORD)
+        records["stored_bytes"] = sizes
+        if sum(sizes) < PACKED_PAYLOAD_BYTES:
+            return records.tobytes() * count, [matrix]
+        return records.tobytes() * count, list(matrix)
+
+    def _keys(self, receipts: list[Receipt], tables: list[str]) -> dict[str, NDArray[np.uint64]]:
+        refused = [receipt for receipt in receipts if receipt.error is not None]
+        if refused:
+            error = refused[0].error
+            assert isinstance(error, ReplaydError)
+            raise error
+        parts: dict[str, list[NDArray[np.uint64]]] = {table: [] for table in tables}
+        for receipt in receipts:
+            assert receipt.first_key is not None, "an acknowledged message with items has keys"
+            n = receipt.items // len(tables)
+            for number, table in enumerate(tables):
+                first = receipt.first_key + number * n
+                parts[table].append(np.arange(first, first + n, dtype=np.uint64))
+        return {table: np.concatenate(keys) for table, keys in parts.items()}
+
+
+def _frames(payloads: list[bytes]) -> list[Buffer]:
+    if not payloads or max(map(len, payloads)) < PACKED_PAYLOAD_BYTES:
+        return [b"".join(payloads)]
+    return list(payloads)
+
+
+class BatchSenders:
+    """The batch senders of a client: a call gets one that no other call and no held-back items are using."""
+
+    MOST = 16
+    """Streams with items that a limiter holds back: beyond them a call waits on one of these."""
+
+    def __init__(self, pool: ConnectionPool, pacer: Pacer) -> None:
+        self._pool = pool
+        self._pacer = pacer
+        self._lock = threading.Lock()
+        self._free: list[BatchSender] = []
+        self._closed = False
+
+    def take(self, schema: Schema) -> BatchSender:
+        with self._lock:
+            fitting = [sender for sender in self._free if sender.accepts(schema)]
+            chosen = next((sender for sender in reversed(fitting) if sender.is_idle), None)
+            if chosen is None and len(fitting) >= self.MOST:
+                chosen = fitting[0]
+            if chosen is not None:
+                self._free.remove(chosen)
+                return chosen
+        return BatchSender(self._pool, self._pacer)
+
+    def give_back(self, sender: BatchSender) -> None:
+        with self._lock:
+            if not self._closed:
+                self._free.append(sender)
+                # Streams of schemas that are not used any more give way, oldest first, unless something is held back.
+                surplus = [old for old in self._free[: -self.MOST] if old.is_idle]
+                self._free = [kept for kept in self._free if kept not in surplus]
+            else:
+                surplus = [sender]
+        for old in surplus:
+            old.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            free, self._free = self._free, []
+        for sender in free:
+            sender.close()
+
+    def forget(self) -> None:
+        """In a forked child: the streams are the parent's."""
+        for sender in self._free:
+            sender.forget()
+        self._lock = threading.Lock()
+        self._free = []

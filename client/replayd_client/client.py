@@ -1,0 +1,334 @@
+"""The client: everything that can be done with a server, in the field's words."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd_client.bulk import BatchSenders, Rows, priorities_of, rows_of_batch, rows_of_step
+from replayd_client.chunk_log import MESSAGE_ITEMS, ChunkLog
+from replayd_client.connection import DEFAULT_TIMEOUT_MS, Encoder
+from replayd_client.errors import DataError
+from replayd_client.pacer import Pacer
+from replayd_client.pool import ConnectionPool
+from replayd_client.sampling import SampleBatch, sample_batch, samples
+from replayd_client.sender import deadline_after
+from replayd_client.server_info import TableInfo, table_infos
+from replayd_client.signatures import TableDirectory
+from replayd_client.trajectory_writer import TrajectoryWriter
+from replayd_client.wire import (
+    InfoReply,
+    Reply,
+    ResetReply,
+    UpdateReply,
+    encode_info,
+    encode_reset,
+    encode_update,
+)
+from replayd_client.writer import Writer
+from replayd_client.writer_core import CLOSE_TIMEOUT_MS, WriterCore
+
+UPDATE_KEYS = 65_536
+"""Keys of one update request; more go in several."""
+
+
+class MutateResult(NamedTuple):
+    """What became of an update: counts, and the keys that were not in the table (u64[])."""
+
+    updated: int
+    deleted: int
+    missing: NDArray[np.uint64]
+
+
+class Client:
+    """A client of the server at `server_address`: "localhost:7077", "tcp://host:port" or "ipc://path".
+
+    Connects at the first use and again whenever the server comes back. Safe for threads, and after a fork, in the child
+    too; writers are for one thread and one process. Every call ends: with a result, or at its deadline (`timeout_ms`,
+    default 60 s, None for ever) with DeadlineExceededError, which says who must act, or ConnectionLostError. Pickles to
+    its address. A context manager.
+    """
+
+    def __init__(self, server_address: str) -> None:
+        self._address = server_address
+        self._pool = ConnectionPool(_endpoint(server_address))
+        self._pacer = Pacer()
+        self._directory = TableDirectory(self._pool)
+        self._batches = BatchSenders(self._pool, self._pacer)
+        self._writers: weakref.WeakSet[WriterCore] = weakref.WeakSet()
+        _CLIENTS.add(self)
+
+    @property
+    def server_address(self) -> str:
+        return self._address
+
+    # Writing.
+
+    def insert(self, data: Any, priorities: Mapping[str, float], timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
+        """Insert one step as an item of each table, and return when it is there.
+
+        Items are trajectories of one step. Raises DataError, PriorityError, UnknownTableError, SignatureError;
+        DeadlineExceededError if a limiter still holds an item back at the deadline: it stays queued at the server.
+        """
+        self._insert(rows_of_step(data), priorities_of(priorities, 1), timeout_ms)
+
+    def insert_batch(
+        self, data: Any, priorities: Mapping[str, Any], timeout_ms: float | None = DEFAULT_TIMEOUT_MS
+    ) -> NDArray[np.uint64] | dict[str, NDArray[np.uint64]]:
+        """Insert B trajectories of T steps, a nest of arrays [B, T, …], as B items of each table; return their keys.
+
+        `priorities` gives each table a number or an array [B]. Keys are u64[B], in a dict by table if there are several
+        tables. Large batches travel as several messages. Raises as `insert` does; the detail of a
+        DeadlineExceededError says how many trajectories were sent.
+        """
+        rows = rows_of_batch(data)
+        keys = self._insert(rows, priorities_of(priorities, rows.count), timeout_ms)
+        return next(iter(keys.values())) if len(keys) == 1 else keys
+
+    def writer(
+        self,
+        max_sequence_length: int,
+        chunk_length: int | None = None,
+        max_in_flight_items: int | None = 25,
+        timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
+    ) -> Writer:
+        """A writer of items over the last steps, at most `max_sequence_length` of them.
+
+        `chunk_length`: steps of a chunk, at most `max_sequence_length` (default: that, at most 10, fewer if steps are
+        large). `max_in_flight_items`: items sent and not acknowledged (None: no limit but the window). `timeout_ms`:
+        deadline of a call that must wait for room. Raises DataError.
+        """
+        _check_at_least_one("max_sequence_length", max_sequence_length)
+        if max_in_flight_items is not None:
+            _check_at_least_one("max_in_flight_items", max_in_flight_items)
+        return Writer(self._core(max_sequence_length, chunk_length, True, max_in_flight_items, timeout_ms))
+
+    def trajectory_writer(
+        self,
+        num_keep_alive_refs: int,
+        *,
+        chunk_length: int | None = None,
+        validate_items: bool = True,
+        timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
+    ) -> TrajectoryWriter:
+        """A writer of items that show any of the last `num_keep_alive_refs` steps.
+
+        `chunk_length` and `timeout_ms` as for `writer`. `validate_items`: compare items with the tables' signatures
+        when they are created; without it the server alone does, and a later call raises its refusal. Raises DataError.
+        """
+        _check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
+        return TrajectoryWriter(self._core(num_keep_alive_refs, chunk_length, validate_items, None, timeout_ms))
+
+    # Reading.
+
+    def sample(
+        self,
+        table: str,
+        num_samples: int = 1,
+        *,
+        emit_timesteps: bool = True,
+        unpack_as_table_signature: bool = False,
+        timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
+    ) -> Iterator[Any]:
+        """Draw `num_samples` items, exactly; nothing is asked for before the first `next`.
+
+        With `emit_timesteps` yields for each item a list of ReplaySample, one a step, else one ReplaySample of the
+        whole columns. Data is a flat list of arrays in the order of the columns, or with `unpack_as_table_signature` a
+        nest if the table has a signature. `timeout_ms` is the longest wait for the next item.
+        """
+        _check_at_least_one("num_samples", num_samples)
+        return self._sample(table, num_samples, emit_timesteps, unpack_as_table_signature, timeout_ms)
+
+    def sample_batch(
+        self, table: str, n: int, min_n: int | None = None, timeout_ms: float | None = DEFAULT_TIMEOUT_MS
+    ) -> SampleBatch:
+        """Draw up to `n` items at once as stacked arrays.
+
+        Waits until `min_n` are there (default: `n`, or what the table can grant at once if that is less); at the
+        deadline returns what there is, and raises DeadlineExceededError if that is nothing. Raises NeverGrantableError
+        if the table can never grant `min_n` at once, DataError if items differ in shape and cannot be stacked.
+        """
+        _check_at_least_one("n", n)
+        return sample_batch(self._pool, table, n, min_n, timeout_ms)
+
+    # Managing.
+
+    def mutate_priorities(
+        self,
+        table: str,
+        updates: Mapping[int, float] | tuple[Any, Any] | None = None,
+        deletes: Sequence[int] | NDArray[Any] | None = None,
+        timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
+    ) -> MutateResult:
+        """Delete items, then set priorities; `updates` is a dict or a pair of arrays (keys [n], priorities [n]).
+
+        Up to 65536 keys are one step, all or nothing; more go in several. Raises PriorityError, UnknownTableError.
+        """
+        keys, priorities = _updates(updates)
+        doomed = _keys(() if deletes is None else deletes)
+        updated = deleted = 0
+        missing: list[NDArray[np.uint64]] = []
+        deadline = deadline_after(timeout_ms)
+        for start in range(0, max(len(keys) + len(doomed), 1), UPDATE_KEYS):
+            # Deletes come first: of both in one row, those of this request.
+            delete_part = doomed[start : start + UPDATE_KEYS]
+            low, high = (max(at - len(doomed), 0) for at in (start, start + UPDATE_KEYS))
+            parts = (keys[low:high], priorities[low:high], delete_part)
+            reply = self._call("update", _encode_update(table, *parts), deadline)
+            assert isinstance(reply, UpdateReply), "update is answered by update"
+            updated += reply.updated
+            deleted += reply.deleted
+            missing.append(reply.missing)
+        return MutateResult(updated, deleted, np.concatenate(missing))
+
+    def reset(self, table: str, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> int:
+        """Remove all items of a table and set its counters to 0; return how many items there were."""
+        reply = self._call("reset", lambda request_id: encode_reset(request_id, table), deadline_after(timeout_ms))
+        assert isinstance(reply, ResetReply), "reset is answered by reset"
+        return reply.removed
+
+    def server_info(self, timeout: float | None = DEFAULT_TIMEOUT_MS / 1000) -> dict[str, TableInfo]:
+        """State of all tables by name. `timeout` is in seconds, None for ever."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        reply = self._call("info", encode_info, deadline)
+        assert isinstance(reply, InfoReply), "info is answered by info"
+        return table_infos(reply.fields, self._directory.hello(deadline, refresh=True))
+
+    # Life.
+
+    def close(self) -> None:
+        """Flush and close the writers, then close the connections. May be called again."""
+        for core in list(self._writers):
+            core.close(CLOSE_TIMEOUT_MS)
+        self._batches.close()
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[type[Client], tuple[str]]:
+        return Client, (self._address,)
+
+    def __repr__(self) -> str:
+        return f"Client({self._address!r})"
+
+    # Helpers.
+
+    def _insert(
+        self, rows: Rows, priorities: dict[str, NDArray[np.float64]], timeout_ms: float | None
+    ) -> dict[str, NDArray[np.uint64]]:
+        deadline = deadline_after(timeout_ms)
+        for table in priorities:
+            self._directory.check(table, rows.shown, deadline)
+        sender = self._batches.take(rows.schema)
+        try:
+            return sender.insert(rows, priorities, deadline)
+        finally:
+            self._batches.give_back(sender)
+
+    def _core(
+        self,
+        keep_rows: int,
+        chunk_length: int | None,
+        validate_items: bool,
+        max_in_flight_items: int | None,
+        timeout_ms: float | None,
+    ) -> WriterCore:
+        if chunk_length is not None and not 1 <= chunk_length <= keep_rows:
+            raise DataError(f"chunk_length must be between 1 and the {keep_rows} steps kept, got {chunk_length}")
+        message_items = MESSAGE_ITEMS if max_in_flight_items is None else max_in_flight_items
+        core = WriterCore(
+            self._pool,
+            self._pacer,
+            self._directory,
+            ChunkLog(keep_rows, chunk_length, message_items),
+            validate_items=validate_items,
+            max_in_flight_items=max_in_flight_items,
+            timeout_ms=timeout_ms,
+        )
+        self._writers.add(core)
+        return core
+
+    def _sample(
+        self, table: str, count: int, emit_timesteps: bool, unpack: bool, timeout_ms: float | None
+    ) -> Iterator[Any]:
+        if unpack:
+            unpack = self._directory.table(table, deadline_after(timeout_ms)).signature is not None
+        yield from samples(self._pool, table, count, timeout_ms, emit_timesteps=emit_timesteps, unpack=unpack)
+
+    def _call(self, what: str, encode: Encoder, deadline: float | None) -> Reply:
+        with self._pool.connection() as connection:
+            return connection.call(what, encode, deadline)
+
+    def _forget(self) -> None:
+        self._pacer.forget()
+        self._directory.forget()
+        self._batches.forget()
+        self._writers = weakref.WeakSet()
+
+
+def _endpoint(address: str) -> str:
+    if not isinstance(address, str) or not address:
+        raise DataError(f"a server address is a string such as 'localhost:7077', not {address!r}")
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        scheme, rest = "tcp", address
+    if scheme == "ipc" and rest:
+        return address
+    host, _, port = rest.rpartition(":")
+    if scheme != "tcp" or not host or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+        raise DataError(f"{address!r} is neither 'host:port', 'tcp://host:port' nor 'ipc://path'")
+    return f"tcp://{rest}"
+
+
+def _check_at_least_one(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise DataError(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+def _updates(updates: Mapping[int, float] | tuple[Any, Any] | None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+    if updates is None:
+        return _keys(()), np.zeros(0, np.float64)
+    if isinstance(updates, Mapping):
+        keys, values = _keys(list(updates)), list(updates.values())
+    elif isinstance(updates, tuple) and len(updates) == 2:
+        keys, values = _keys(updates[0]), updates[1]
+    else:
+        raise DataError("updates must be a dict of priorities by key, or a tuple (keys, priorities)")
+    return keys, priorities_of({"updates": np.asarray(values)}, len(keys))["updates"]
+
+
+def _keys(keys: Any) -> NDArray[np.uint64]:
+    array = np.asarray(keys)
+    if array.size == 0:
+        return np.zeros(0, np.uint64)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (array.dtype.kind == "i" and array.min() < 0):
+        raise DataError(f"keys must be unsigned integers in one dimension, got {array.dtype.name}{list(array.shape)}")
+    return array.astype(np.uint64)
+
+
+def _encode_update(table: str, keys: Any, priorities: Any, deletes: Any) -> Encoder:
+    return lambda request_id: encode_update(request_id, table, keys, priorities, deletes)
+
+
+_CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for client in list(_CLIENTS):
+        client._forget()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

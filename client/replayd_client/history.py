@@ -1,0 +1,280 @@
+"""What a trajectory writer remembers, as lists do: histories of columns, and picks from them that make a trajectory.
+
+A pick is a column and the numbers of its rows; no data is touched. `window_of` turns picks into the window and the
+template of an item. Pure; knows of the writer only its `ChunkLog`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd_client.chunk_log import ChunkLog
+from replayd_client.columns import Column, OutputColumn, Run, Template, runs_of
+from replayd_client.errors import DataError
+from replayd_client.structure import Path, path_text
+
+
+@dataclass(frozen=True, slots=True)
+class CellReference:
+    """One cell: a column of one row of one writer."""
+
+    log: ChunkLog
+    column: int
+    row: int
+
+
+class TrajectoryColumn:
+    """Cells of one column in any order, with repeats and gaps: [T, *shape], or [*shape] if squeezed.
+
+    Made by indexing a writer's history; `TrajectoryColumn([*a, *b])` joins the cells of several. Raises DataError for
+    no cells, cells of several columns, a missing or expired cell, and for more than one cell with `squeeze`.
+    """
+
+    __slots__ = ("_column", "_log", "_rows", "is_squeezed", "path")
+
+    def __init__(
+        self,
+        data_references: Iterable[CellReference | None],
+        *,
+        squeeze: bool = False,
+        path: Path | None = None,
+    ) -> None:
+        cells = list(data_references)
+        if not cells:
+            raise DataError("a column of a trajectory needs at least one cell")
+        found = [cell for cell in cells if cell is not None]
+        if len(found) != len(cells):
+            raise DataError("a column of a trajectory may not contain None: a step lacks the column")
+        first = found[0]
+        if any(cell.log is not first.log or cell.column != first.column for cell in found):
+            raise DataError("the cells of a column of a trajectory must come from one column of one writer")
+        self._set(first.log, first.column, [cell.row for cell in found], squeeze, path)
+
+    @classmethod
+    def of(cls, log: ChunkLog, column: int, rows: Sequence[int], squeeze: bool, path: Path) -> TrajectoryColumn:
+        """These rows of a column, of which each must be kept and present."""
+        made = cls.__new__(cls)
+        made._set(log, column, rows, squeeze, path)
+        return made
+
+    def _set(self, log: ChunkLog, column: int, rows: Sequence[int], squeeze: bool, path: Path | None) -> None:
+        if squeeze and len(rows) != 1:
+            raise DataError(f"{len(rows)} cells cannot be squeezed, only one")
+        self._log = log
+        self._column = column
+        self._rows = rows
+        self.is_squeezed = squeeze
+        self.path = path
+        check_cells(log, column, rows)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape = self._spec.shape
+        return shape if self.is_squeezed else (len(self._rows), *shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._spec.dtype
+
+    def numpy(self) -> NDArray[Any]:
+        """A copy of the data. Raises DataError if a cell has expired."""
+        check_cells(self._log, self._column, self._rows)
+        return self._log.values(self._column, np.array(self._rows, np.int64)).reshape(self.shape)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[CellReference]:
+        return (CellReference(self._log, self._column, row) for row in self._rows)
+
+    def __getitem__(self, index: Any) -> TrajectoryColumn:
+        rows, squeeze = picked(self._rows, index)
+        return TrajectoryColumn.of(self._log, self._column, rows, squeeze, self.path or ())
+
+    def __repr__(self) -> str:
+        return f"<TrajectoryColumn {path_text(self._spec.path)}: {self.dtype.name}{list(self.shape)}>"
+
+    @property
+    def _spec(self) -> Column:
+        assert self._log.schema is not None, "a cell has a column"
+        return self._log.schema.columns[self._column]
+
+
+class ColumnHistory:
+    """One column over the steps of the episode, the open one included, indexed as a list is.
+
+    An int gives a squeezed TrajectoryColumn, a slice or a list of ints one with an axis of steps. Only the last
+    `num_keep_alive_refs` steps are kept; a pick of an older one raises DataError, which is a ValueError.
+    """
+
+    __slots__ = ("_column", "_log", "path")
+
+    def __init__(self, log: ChunkLog, column: int, path: Path) -> None:
+        self._log = log
+        self._column = column
+        self.path = path
+
+    def __len__(self) -> int:
+        return self._log.rows - self._log.history_start
+
+    def __getitem__(self, index: Any) -> TrajectoryColumn:
+        log = self._log
+        rows, squeeze = picked(range(log.history_start, log.rows), index)
+        if not len(rows):
+            raise DataError(f"{path_text(self.path)}[{_index_text(index)}] picks no step of {len(self)}")
+        return TrajectoryColumn.of(log, self._column, rows, squeeze, self.path)
+
+    def __iter__(self) -> Iterator[CellReference | None]:
+        log = self._log
+        for row in range(log.history_start, log.rows):
+            kept = row >= log.oldest_row and log.is_present(self._column, row)
+            yield CellReference(log, self._column, row) if kept else None
+
+    def __repr__(self) -> str:
+        return (
+            f"<ColumnHistory {path_text(self.path)}: {len(self)} steps, {self._log.rows - self._log.oldest_row} kept>"
+        )
+
+
+def picked(rows: Sequence[int], index: Any) -> tuple[Sequence[int], bool]:
+    """What `rows[index]` gives for an int, a slice or a list of ints, and whether a single one was asked for.
+
+    Raises IndexError and TypeError as lists do.
+    """
+    if isinstance(index, slice):
+        return rows[index], False
+    if isinstance(index, (list, tuple, np.ndarray)):
+        if isinstance(index, np.ndarray) and (index.ndim != 1 or index.dtype.kind not in "iu"):
+            raise TypeError(f"an array index has one axis of integers, not {index.dtype.name}{list(index.shape)}")
+        return [rows[_integer(entry)] for entry in index], False
+    return [rows[_integer(index)]], True
+
+
+def _integer(index: SupportsIndex) -> int:
+    try:
+        return operator.index(index)
+    except TypeError:
+        raise TypeError(
+            f"a history is indexed by an int, a slice or a list of ints, not {type(index).__name__}"
+        ) from None
+
+
+def _index_text(index: Any) -> str:
+    if isinstance(index, slice):
+        parts = ("" if part is None else str(part) for part in (index.start, index.stop))
+        return ":".join(parts) + ("" if index.step is None else f":{index.step}")
+    return str(index)
+
+
+def check_cells(log: ChunkLog, column: int, rows: Sequence[int]) -> None:
+    """Raises DataError for a cell that has expired or that its step lacks."""
+    assert log.schema is not None, "a cell has a column"
+    path = log.schema.columns[column].path
+    low, high = _bounds(rows)
+    if low < log.oldest_row:
+        raise DataError(
+            f"{path_text(path)}: step {low - log.history_start} has expired, only the last "
+            f"{log.rows - log.oldest_row} steps are kept (num_keep_alive_refs is {log.keep_rows})"
+        )
+    if not log.all_present(column, low, high):
+        lacking = next((row for row in rows if not log.is_present(column, row)), None)
+        if lacking is not None:
+            raise DataError(f"{path_text(path)}: step {lacking - log.history_start} lacks this column")
+
+
+def _bounds(rows: Sequence[int]) -> tuple[int, int]:
+    if isinstance(rows, range):
+        return (rows[0], rows[-1]) if rows.step > 0 else (rows[-1], rows[0])
+    return min(rows), max(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Where an item lies in its writer's rows, and how it shows them."""
+
+    first_row: int
+    last_row: int
+    template: bytes
+    shown: tuple[tuple[Path, str, tuple[int, ...]], ...]
+    """Path, dtype and shape of each output column, as signatures have them."""
+
+
+class Windows:
+    """Makes windows of picks; remembers the templates, of which a run has few."""
+
+    __slots__ = ("_blobs", "_log")
+
+    CACHED_TEMPLATES = 1024
+
+    def __init__(self, log: ChunkLog) -> None:
+        self._log = log
+        self._blobs: dict[Any, bytes] = {}
+
+    def of(self, paths: Sequence[Path], columns: Sequence[TrajectoryColumn]) -> Window:
+        """The window of a trajectory: from its oldest to its newest cell. Raises DataError if cells have expired, are
+        another writer's, or lie in a column that the window's first chunk lacks."""
+        log = self._log
+        if not columns:
+            raise DataError("a trajectory needs at least one column")
+        for column in columns:
+            if column._log is not log:
+                raise DataError("a trajectory holds cells of another writer")
+            check_cells(log, column._column, column._rows)
+        bounds = [_bounds(column._rows) for column in columns]
+        first, last = min(low for low, _ in bounds), max(high for _, high in bounds)
+        assert log.schema is not None, "a cell has a column"
+        specs = log.schema.columns
+        width = log.columns_in(first, last)
+        for path, column in zip(paths, columns, strict=True):
+            if column._column >= width:
+                raise DataError(
+                    f"{path_text(path)}: the column did not exist at step {first - log.history_start}, the first that "
+                    "the trajectory shows; an item cannot reach back before a column began"
+                )
+        outputs = tuple(
+            (path, column._column, column.is_squeezed, _runs(column._rows, first, last))
+            for path, column in zip(paths, columns, strict=True)
+        )
+        shown = tuple(
+            (path, specs[column._column].dtype.name, column.shape) for path, column in zip(paths, columns, strict=True)
+        )
+        return Window(first, last, self._blob(outputs, width), shown)
+
+    def all_columns(self, first: int, last: int) -> Window:
+        """The window of rows `first` to `last` with every column, which each of the rows must have."""
+        log = self._log
+        assert log.schema is not None, "there are rows, which have columns"
+        rows = range(first, last + 1)
+        columns = [TrajectoryColumn.of(log, i, rows, False, c.path) for i, c in enumerate(log.schema.columns)]
+        return self.of(log.schema.paths, columns)
+
+    def _blob(self, outputs: tuple[tuple[Path, int, bool, tuple[Run, ...]], ...], width: int) -> bytes:
+        assert self._log.schema is not None
+        key = (outputs, width)
+        blob = self._blobs.get(key)
+        if blob is None:
+            whole = tuple((c.path, i, False, ()) for i, c in enumerate(self._log.schema.columns))
+            if outputs == whole and width == len(whole):
+                blob = b""
+            else:
+                blob = Template(tuple(OutputColumn(*output) for output in outputs)).encode()
+            if len(self._blobs) >= self.CACHED_TEMPLATES:
+                self._blobs.clear()
+            self._blobs[key] = blob
+        return blob
+
+
+def _runs(rows: Sequence[int], first: int, last: int) -> tuple[Run, ...]:
+    """Runs of rows relative to the window; none for the whole window."""
+    if isinstance(rows, range):
+        if rows[0] == first and rows[-1] == last and (rows.step == 1 or first == last):
+            return ()
+        return ((rows[0] - first, len(rows), rows.step if len(rows) > 1 else 1),)
+    runs = tuple(runs_of(np.array(rows, np.int64) - first))
+    return () if runs == ((0, last - first + 1, 1),) else runs

@@ -1,0 +1,226 @@
+"""Drawing samples: requests that wait at the server, with a word in the log while they do, and replies as data."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd_client.connection import Connection
+from replayd_client.errors import DataError, DeadlineExceededError, NeverGrantableError, ReplaydError
+from replayd_client.pool import ConnectionPool
+from replayd_client.structure import Structure, path_text
+from replayd_client.wire import InfoReply, SampleReply, encode_info, encode_sample
+
+if TYPE_CHECKING:
+    from replayd_client.batches import SampleBatchInfo, SampledBatch
+
+log = logging.getLogger("replayd_client")
+
+ITEMS_PER_REQUEST = 256
+"""Items that the generator asks for at once: enough to spread the cost of a request."""
+GRACE_S = 2.0
+"""Time for an answer that the server gives at the deadline to arrive."""
+EXPLAIN_S = 2.0
+
+
+class SampleInfo(NamedTuple):
+    """What the server says of a drawn item."""
+
+    key: int
+    probability: float
+    """Chance of the item at its draw."""
+    table_size: int
+    """Items in the table at the draw."""
+    priority: float
+    times_sampled: int
+    """Draws of the item so far, this one included."""
+
+
+class ReplaySample(NamedTuple):
+    """A drawn item, or one step of one: info and data."""
+
+    info: SampleInfo
+    data: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleBatch:
+    """B drawn items as one nest of arrays [B, T, …] ([B, …] where a column is squeezed), and B of each word of info."""
+
+    info: SampleBatchInfo
+    data: Any
+
+    def __len__(self) -> int:
+        return len(self.info.key)
+
+
+def samples(
+    pool: ConnectionPool, table: str, count: int, timeout_ms: float | None, *, emit_timesteps: bool, unpack: bool
+) -> Iterator[Any]:
+    """Draw `count` items, no more; `timeout_ms` is the longest wait for the next one."""
+    left = count
+    while left:
+        batch = draw(pool, table, min(left, ITEMS_PER_REQUEST), 1, timeout_ms)
+        left -= len(batch)
+        infos = _infos(batch)
+        for info, (paths, arrays) in zip(infos, batch, strict=True):
+            structure = Structure.from_paths(paths) if unpack else None
+            if emit_timesteps:
+                yield _timesteps(info, paths, arrays, structure)
+            else:
+                yield ReplaySample(info, arrays if structure is None else structure.rebuild(arrays))
+
+
+def sample_batch(pool: ConnectionPool, table: str, n: int, min_n: int | None, timeout_ms: float | None) -> SampleBatch:
+    """Draw up to `n` items at once, at least `min_n` (None: `n`, or what the table can grant at once)."""
+    deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+    if min_n is None:
+        try:
+            parts = _draw_at_least(pool, table, n, n, deadline)
+        except NeverGrantableError as error:
+            largest = error.detail.get("largest")
+            if not isinstance(largest, int) or not 1 <= largest < n:
+                raise
+            parts = _draw_at_least(pool, table, n, largest, deadline)
+    else:
+        parts = _draw_at_least(pool, table, n, min_n, deadline)
+    if len(parts) == 1:
+        return SampleBatch(parts[0].info, parts[0].stack())
+    from replayd_client.batches import SampleBatchInfo
+
+    infos = [part.info for part in parts]
+    info = SampleBatchInfo(*(np.concatenate([getattr(i, name) for i in infos]) for name in SampleInfo._fields))
+    nests = [part.stack() for part in parts]
+    structure = Structure(nests[0])
+    columns = zip(*(structure.leaves(nest) for nest in nests), strict=True)
+    return SampleBatch(info, structure.rebuild([np.concatenate(arrays) for arrays in columns]))
+
+
+def draw(pool: ConnectionPool, table: str, n: int, min_n: int, timeout_ms: float | None) -> SampledBatch:
+    """One reply: up to `n` items. Raises DeadlineExceededError with the limiter's numbers and who must act."""
+    deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+    return _draw(pool, table, n, min_n, deadline)
+
+
+def _draw_at_least(pool: ConnectionPool, table: str, n: int, min_n: int, deadline: float | None) -> list[SampledBatch]:
+    """A server answers at the end of its longest wait with what there is; then the rest is asked for."""
+    if not 1 <= min_n <= n:
+        raise DataError(f"a batch needs 1 ≤ min_n ≤ n, got min_n {min_n} and n {n}")
+    parts = [_draw(pool, table, n, min_n, deadline)]
+    drawn = len(parts[0])
+    while drawn < min_n:
+        try:
+            parts.append(_draw(pool, table, n - drawn, min_n - drawn, deadline))
+        except DeadlineExceededError:
+            break  # At the deadline there is what there is, as from the server.
+        drawn += len(parts[-1])
+    return parts
+
+
+def _draw(pool: ConnectionPool, table: str, n: int, min_n: int, deadline: float | None) -> SampledBatch:
+    started = time.monotonic()
+    with pool.connection() as connection:
+        max_wait_ms = connection.open_session(deadline).max_wait_ms
+        while True:
+            slice_end = time.monotonic() + max_wait_ms / 1000
+            if deadline is not None:
+                slice_end = min(slice_end, deadline)
+            try:
+                reply = _ask(pool, connection, table, n, min_n, slice_end, started)
+            except DeadlineExceededError as error:
+                now = time.monotonic()
+                if error.detail.get("blocked_by") is None or (deadline is not None and now >= slice_end == deadline):
+                    raise _with_wait(error, table, now - started) from None
+                continue
+            return _batch(reply)
+
+
+def _ask(
+    pool: ConnectionPool, connection: Connection, table: str, n: int, min_n: int, slice_end: float, started: float
+) -> SampleReply:
+    def encode(request_id: int) -> list[Any]:
+        wait_ms = max(int((slice_end - time.monotonic()) * 1000), 0)
+        return encode_sample(request_id, table, n, min_n, wait_ms)
+
+    def tell(_: float) -> None:
+        waited_s = time.monotonic() - started
+        log.warning("waiting for a sample of table %r for %.0f s: %s", table, waited_s, _why(pool, table))
+
+    what = f"sample of table {table!r}"
+    reply = connection.call(what, encode, slice_end, grace_s=GRACE_S, on_wait=tell)
+    assert isinstance(reply, SampleReply), "sample is answered by sample"
+    return reply
+
+
+def _why(pool: ConnectionPool, table: str) -> str:
+    """What the server says that samples of the table wait for."""
+    try:
+        with pool.connection() as connection:
+            reply = connection.call("info", encode_info, time.monotonic() + EXPLAIN_S)
+    except ReplaydError as error:
+        return f"the server does not say why ({error})"
+    assert isinstance(reply, InfoReply), "info is answered by info"
+    for entry in reply.fields.get("tables", ()):
+        if entry.get("name") == table:
+            for waiting in entry.get("waiting", ()):
+                if waiting.get("side") == "sample":
+                    return str(waiting.get("why"))
+    return "the server is about to answer"
+
+
+def _with_wait(error: DeadlineExceededError, table: str, waited_s: float) -> DeadlineExceededError:
+    if error.detail.get("blocked_by") is None:
+        return error
+    return DeadlineExceededError(
+        f"{error} (waited {waited_s:.1f} s; who must act: {error.detail.get('who_must_act')})",
+        detail={**error.detail, "waited_s": round(waited_s, 3)},
+    )
+
+
+def _batch(reply: SampleReply) -> SampledBatch:
+    # Imported here, so that importing the package stays light.
+    from replayd_client.batches import SampledBatch
+
+    return SampledBatch(
+        keys=reply.keys,
+        priorities=reply.priorities,
+        probabilities=reply.probabilities,
+        times_sampled=reply.times_sampled,
+        table_sizes=reply.table_sizes,
+        chunk=reply.chunk,
+        chunks=reply.chunks,
+        offset=reply.offset,
+        length=reply.length,
+        templates=reply.templates,
+        template_of=reply.template_of,
+        rows=reply.rows,
+        schemas=reply.schemas,
+        schema_of=reply.schema_of,
+        blobs=reply.records,
+        body=reply.body,
+    )
+
+
+def _infos(batch: SampledBatch) -> Iterator[SampleInfo]:
+    info = batch.info
+    columns = (info.key, info.probability, info.table_size, info.priority, info.times_sampled)
+    return map(SampleInfo._make, zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _timesteps(
+    info: SampleInfo, paths: tuple[Any, ...], arrays: list[NDArray[Any]], structure: Structure | None
+) -> list[ReplaySample]:
+    for path, array in zip(paths, arrays, strict=True):
+        if array.ndim == 0:
+            raise TypeError(f"{path_text(path)} is squeezed and has no steps: use emit_timesteps=False")
+    lengths = {len(array) for array in arrays}
+    if len(lengths) != 1:
+        raise DataError(f"the columns have {sorted(lengths)} rows, so there are no steps: use emit_timesteps=False")
+    rows = ([array[step] for array in arrays] for step in range(lengths.pop()))
+    return [ReplaySample(info, row if structure is None else structure.rebuild(row)) for row in rows]

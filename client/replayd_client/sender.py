@@ -1,0 +1,177 @@
+"""An insert stream on a connection of its own: the socket half of a writer.
+
+`InsertStream` decides what goes; this hands it to the connection, brings the answers back, and waits where a caller
+must. Used under its owner's lock. Knows nothing of steps and chunks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import time
+from collections.abc import Callable
+
+from replayd_client.connection import WARN_AFTER_S
+from replayd_client.errors import (
+    DeadlineExceededError,
+    ForkedClientError,
+    ReplaydError,
+    UnsupportedVersionError,
+)
+from replayd_client.pool import ConnectionPool
+from replayd_client.server_info import blocked_inserts
+from replayd_client.stream import InsertStream, Receipt
+from replayd_client.wire import (
+    ChunkBatch,
+    ErrorReply,
+    InfoReply,
+    InsertReply,
+    ItemBatch,
+    encode_close_stream,
+    encode_info,
+    encode_keepalive,
+)
+
+log = logging.getLogger("replayd_client")
+
+POLL_S = 0.02
+"""How soon the background looks for answers after something was sent."""
+POLL_MAX_S = 0.25
+"""The longest it leaves answers unread while some are due."""
+EXPLAIN_S = 2.0
+"""Time given to the server to say why an insert waits."""
+
+
+class Sender:
+    """Sends one writer's messages, exactly once in effect."""
+
+    def __init__(self, pool: ConnectionPool, max_items: int | None = None) -> None:
+        self.stream = InsertStream(lambda: os.urandom(16), max_items=max_items)
+        self._pool = pool
+        self._connection = pool.dedicated()
+        self._session = 0
+        self._poll_s = POLL_S
+        self._fault: ReplaydError | None = None
+        self._pid = os.getpid()
+
+    @property
+    def is_ours(self) -> bool:
+        """False in a process that was forked off since."""
+        return os.getpid() == self._pid
+
+    def check_process(self) -> None:
+        if not self.is_ours:
+            raise ForkedClientError("this writer belongs to the parent process; open a new one in this one")
+
+    def put(self, chunks: ChunkBatch | None, items: ItemBatch | None, keep_from: int) -> Receipt:
+        """Take a message over and send what may go. Wait for room first: `wait(has_room, …)`."""
+        receipt = self.stream.put(chunks, items, keep_from)
+        self._poll_s = POLL_S
+        self.carry(0.0)
+        return receipt
+
+    def carry(self, timeout_s: float) -> None:
+        """Bring answers in and messages out; wait up to `timeout_s` for something to come."""
+        try:
+            replies = self._connection.pump(timeout_s)
+        except ReplaydError as error:
+            # The connection replaces itself; the stream loses nothing. Who waits is told when that lasts.
+            self._fault = error
+            return
+        if self._connection.ready and self._connection.session != self._session:
+            hello = self._connection.hello
+            assert hello is not None, "a session begins with hello"
+            self._session = self._connection.session
+            self._fault = None
+            self.stream.on_session(hello.server_id, hello.window_messages, hello.window_bytes)
+        now = time.monotonic()
+        for reply in replies:
+            if isinstance(reply, InsertReply) or (isinstance(reply, ErrorReply) and reply.op == "insert"):
+                self.stream.on_reply(reply, now)
+        if not self._connection.ready or self._connection.session != self._session:
+            return
+        while (transmission := self.stream.next_transmission(now)) is not None:
+            request_id = self._connection.next_id()
+            if not self._connection.send(transmission.frames(request_id)):
+                break
+            self.stream.sent(transmission, request_id, now)
+        for stream in self.stream.keepalives(now, self._lease_s):
+            self._connection.send(encode_keepalive(self._connection.next_id(), stream))
+
+    def next_tick(self, now: float) -> float:
+        """When `carry` is due again in the background."""
+        if self.stream.unacknowledged_messages or self.stream.waits_for_sending:
+            # Answers are read soon while they come, and less often while a limiter holds them back.
+            self._poll_s = min(self._poll_s * 1.5, POLL_MAX_S)
+            return now + self._poll_s
+        if self.stream.stream_to_close is None:
+            return math.inf
+        return max(self.stream.keepalive_at(self._lease_s), now + POLL_S)
+
+    def wait(self, until: Callable[[], bool], deadline: float | None, what: str, *, explain: bool = True) -> None:
+        """Carry until the condition holds. Raises at the deadline: ConnectionLostError if there is no session, else
+        DeadlineExceededError with what the server says holds the items back."""
+        started = time.monotonic()
+        warn_at = started + WARN_AFTER_S
+        while not until():
+            now = time.monotonic()
+            if isinstance(self._fault, UnsupportedVersionError):
+                raise self._fault
+            if deadline is not None and now >= deadline:
+                raise self._overdue(what, now - started, explain)
+            if now >= warn_at:
+                log.warning("%s", self._overdue(what, now - started, explain))
+                warn_at = now + (now - started)
+            until_s = warn_at if deadline is None else min(deadline, warn_at)
+            if self.stream.retry_at > now:
+                until_s = min(until_s, self.stream.retry_at)
+            if self.stream.stream_to_close is not None:
+                until_s = min(until_s, max(self.stream.keepalive_at(self._lease_s), now + POLL_S))
+            self.carry(max(until_s - now, 0.0))
+
+    def close(self) -> None:
+        """Give the lease up and close the connection. What was not acknowledged may or may not arrive."""
+        stream = self.stream.stream_to_close
+        if stream is not None and self._connection.ready:
+            self._connection.send(encode_close_stream(self._connection.next_id(), stream))
+        self._connection.close()
+
+    def forget(self) -> None:
+        """In a forked child: leave the parent's socket alone."""
+        self._connection.forget()
+
+    @property
+    def _lease_s(self) -> float:
+        hello = self._connection.hello
+        return math.inf if hello is None else max(hello.lease_ms, 1000) / 1000
+
+    def _overdue(self, what: str, waited_s: float, explain: bool) -> ReplaydError:
+        if not self._connection.ready:
+            error = self._connection.unreachable(waited_s)
+            error.__cause__ = self._fault
+            return error
+        count = self.stream.unacknowledged_items
+        text, detail = self._why() if explain else ("", {})
+        return DeadlineExceededError(
+            f"{what}: {count} item{'s' if count != 1 else ''} not acknowledged after {waited_s:.1f} s. {text}".rstrip(),
+            detail={"waited_s": round(waited_s, 3), "unacknowledged_items": count, **detail},
+        )
+
+    def _why(self) -> tuple[str, dict[str, object]]:
+        """What the server says that items wait for, in words and numbers."""
+        with contextlib.suppress(ReplaydError), self._pool.connection() as connection:
+            reply = connection.call("info", encode_info, time.monotonic() + EXPLAIN_S)
+            assert isinstance(reply, InfoReply), "info is answered by info"
+            reasons = blocked_inserts(reply.fields, self.stream.unacknowledged_tables)
+            if reasons:
+                text = "; ".join(f"table {table!r}: {why}" for table, why in reasons.items())
+                return text + ". They stay queued at the server and enter when it lets them.", {"tables": reasons}
+            return "No table holds them back; the server is busy or they are still on their way.", {}
+        return "The server does not say why.", {}
+
+
+def deadline_after(timeout_ms: float | None) -> float | None:
+    """The time (monotonic) of a deadline; None is for ever."""
+    return None if timeout_ms is None else time.monotonic() + timeout_ms / 1000

@@ -1,0 +1,121 @@
+"""Which tables there are and what they take, as the server's `hello` said; checked before anything is sent."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from replayd_client.errors import DataError, PriorityError, SignatureError, UnknownTableError
+from replayd_client.pool import ConnectionPool
+from replayd_client.structure import Path, path_text
+from replayd_client.wire import HelloReply, TableDescription, encode_hello
+
+Shown = tuple[tuple[Path, str, tuple[int, ...]], ...]
+"""Path, dtype and shape, rows first, of each column of a trajectory."""
+
+KNOWN_FITS = 4096
+"""Pairs of table and trajectory that are remembered to fit."""
+
+
+class TableDirectory:
+    """The server's tables. Safe for threads."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._hello: HelloReply | None = None
+        self._fits: set[tuple[str, Shown]] = set()
+
+    def hello(self, deadline: float | None, *, refresh: bool = False) -> HelloReply:
+        """What the server said of itself. Raises ConnectionLostError if there is none at the deadline."""
+        hello = self._hello
+        if hello is not None and not refresh:
+            return hello
+        with self._pool.connection() as connection:
+            if refresh:
+                reply = connection.call("hello", lambda request_id: encode_hello(request_id, ""), deadline)
+                assert isinstance(reply, HelloReply), "hello is answered by hello"
+                hello = reply
+            else:
+                hello = connection.open_session(deadline)
+        with self._lock:
+            self._hello = hello
+            self._fits.clear()
+        return hello
+
+    def table(self, name: str, deadline: float | None) -> TableDescription:
+        """Raises UnknownTableError, which lists the tables there are, after asking the server once more."""
+        if not isinstance(name, str):
+            raise TypeError(f"a table is named by a string, not {type(name).__name__}")
+        found = self.hello(deadline).tables.get(name)
+        if found is None:
+            tables = self.hello(deadline, refresh=True).tables
+            found = tables.get(name)
+            if found is None:
+                names = ", ".join(sorted(map(repr, tables)))
+                raise UnknownTableError(
+                    f"there is no table {name!r}; the server has: {names}",
+                    detail={"table": name, "tables": sorted(tables)},
+                )
+        return found
+
+    def check(self, name: str, shown: Shown, deadline: float | None) -> None:
+        """Raises SignatureError unless such a trajectory fits the table, and UnknownTableError."""
+        key = (name, shown)
+        if key in self._fits:
+            return
+        description = self.table(name, deadline)
+        if description.signature is not None:
+            _check_fits(name, description.signature, shown)
+        with self._lock:
+            if len(self._fits) >= KNOWN_FITS:
+                self._fits.clear()
+            self._fits.add(key)
+
+    def forget(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
+
+def checked_priority(priority: Any) -> float:
+    """The priority as a float. Raises PriorityError for what is not a finite number of at least 0."""
+    try:
+        value = float(priority)
+    except (TypeError, ValueError):
+        raise DataError(f"a priority is a number, not {type(priority).__name__}") from None
+    if not (0.0 <= value < math.inf):
+        raise PriorityError(
+            f"a priority must be finite and at least 0, got {value!r}", detail={"priority": repr(value)}
+        )
+    return value
+
+
+def _check_fits(table: str, signature: Sequence[tuple[Path, str, tuple[int | None, ...]]], shown: Shown) -> None:
+    wanted = {path: (dtype, shape) for path, dtype, shape in signature}
+    paths = {path for path, _, _ in shown}
+    for path, (dtype, shape) in wanted.items():
+        if path not in paths:
+            raise _mismatch(table, path, _text(dtype, shape), "no such column")
+    for path, dtype, shape in shown:
+        if path not in wanted:
+            raise _mismatch(table, path, "no such column", _text(dtype, shape))
+        dtype_wanted, shape_wanted = wanted[path]
+        if dtype != dtype_wanted or not _shape_fits(shape_wanted, shape):
+            raise _mismatch(table, path, _text(dtype_wanted, shape_wanted), _text(dtype, shape))
+
+
+def _shape_fits(wanted: Sequence[int | None], shape: Sequence[int]) -> bool:
+    return len(wanted) == len(shape) and all(w is None or w == s for w, s in zip(wanted, shape, strict=True))
+
+
+def _mismatch(table: str, path: Path, expected: str, got: str) -> SignatureError:
+    return SignatureError(
+        f"table {table!r}, column {path_text(path)}: expected {expected}, got {got}",
+        detail={"table": table, "path": path_text(path), "expected": expected, "got": got},
+    )
+
+
+def _text(dtype: str, shape: Sequence[int | None]) -> str:
+    return f"{dtype}[{', '.join('?' if size is None else str(size) for size in shape)}]"

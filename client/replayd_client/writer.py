@@ -1,0 +1,96 @@
+"""The writer of whole steps: an item is the last n of them, with all columns."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from replayd_client.chunk_log import ItemHandle
+from replayd_client.connection import DEFAULT_TIMEOUT_MS
+from replayd_client.errors import ClosedError, DataError, ReplaydError
+from replayd_client.history import Windows
+from replayd_client.structure import Structure, path_text
+from replayd_client.writer_core import CLOSE_TIMEOUT_MS, EXIT_TIMEOUT_MS, WriterCore
+
+
+class Writer:
+    """Writes steps and items over the last of them. Made by `Client.writer`; a context manager, which returns when its
+    items are in their tables. One thread at a time uses a writer."""
+
+    def __init__(self, core: WriterCore) -> None:
+        self._core = core
+        self._windows = Windows(core.steps)
+
+    def append(self, data: Any) -> None:
+        """Add a step: a nest of arrays and numbers, of the same columns each time. Raises DataError."""
+        structure = self._core.steps.structure
+        if structure is not None:
+            # Missing and new columns are for trajectory writers: here an item shows all columns of its steps.
+            structure.leaves(data)
+        self._core.append(data)
+
+    def append_sequence(self, data: Any) -> None:
+        """Add T steps at once: every leaf has T as its first axis. Raises DataError for an empty sequence."""
+        structure = Structure(data)
+        leaves = [np.asarray(leaf) for leaf in structure.leaves(data)]
+        for path, leaf in zip(structure.paths, leaves, strict=True):
+            if leaf.ndim == 0:
+                raise DataError(f"{path_text(path)}: a sequence needs an axis of steps")
+        lengths = {len(leaf) for leaf in leaves}
+        if len(lengths) != 1 or 0 in lengths:
+            raise DataError(f"the leaves of a sequence must have one length of at least 1, got {sorted(lengths)}")
+        for step in range(lengths.pop()):
+            self.append(structure.rebuild([leaf[step] for leaf in leaves]))
+
+    def create_item(self, table: str, num_timesteps: int, priority: float) -> ItemHandle:
+        """Make an item of the last `num_timesteps` steps; its `key` is known once it is acknowledged.
+
+        Raises DataError if so many steps were not appended or are not kept, and as `TrajectoryWriter.create_item`.
+        """
+        steps = self._core.steps
+        kept = steps.rows - steps.oldest_row
+        if not 1 <= num_timesteps <= kept:
+            raise DataError(
+                f"num_timesteps must be between 1 and the {kept} steps that are kept, got {num_timesteps} "
+                f"(max_sequence_length is {steps.keep_rows})"
+            )
+        last = steps.rows - 1
+        return self._core.create_item(
+            table, priority, lambda: self._windows.all_columns(last - num_timesteps + 1, last)
+        )
+
+    def flush(self, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
+        """Send what there is and wait until it is acknowledged. Raises DeadlineExceededError."""
+        self._core.flush(0, timeout_ms)
+
+    def end_episode(self, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
+        """Flush and begin a new episode, of which no item shows earlier steps."""
+        self._core.end_episode(True, timeout_ms)
+
+    def close(self, timeout_ms: float | None = CLOSE_TIMEOUT_MS) -> None:
+        """Flush and close; what is not acknowledged in time is told in the log. May be called again."""
+        self._core.close(timeout_ms)
+
+    def __enter__(self) -> Self:
+        if self._core.closed:
+            raise ClosedError("the writer is closed")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None and not self._core.closed:
+            try:
+                self.flush()
+            finally:
+                self.close(timeout_ms=0)
+        else:
+            # Who is on the way out with an error is not kept waiting.
+            self.close(timeout_ms=0 if isinstance(error, ReplaydError) else EXIT_TIMEOUT_MS)
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None:
+            core.abandon()

@@ -1,0 +1,277 @@
+"""What both writers share: a `ChunkLog` and a `Sender` behind one lock, and the rules of when something leaves.
+
+Items leave when a message is full or a moment has passed; a chunk that an item waits for is cut when it does not fill.
+The client's pacer does that in the background. A full window makes the caller wait, never the memory grow.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from replayd_client.chunk_log import ChunkLog, ItemHandle
+from replayd_client.errors import (
+    ClosedError,
+    ConnectionLostError,
+    DataError,
+    DeadlineExceededError,
+    ReplaydError,
+)
+from replayd_client.history import Window
+from replayd_client.pacer import Pacer
+from replayd_client.pool import ConnectionPool
+from replayd_client.sender import Sender, deadline_after
+from replayd_client.signatures import TableDirectory, checked_priority
+
+log = logging.getLogger("replayd_client")
+
+FLUSH_AFTER_S = 0.02
+"""An item whose chunks are finished leaves after this time at the latest."""
+CUT_AFTER_S = 1.0
+"""A chunk that an item waits for is finished after this time, however short."""
+BUSY_RETRY_S = 0.005
+"""When the background looks again at a writer that its own thread is using."""
+CLOSE_TIMEOUT_MS = 10_000
+"""How long `close` waits for acknowledgements."""
+EXIT_TIMEOUT_MS = 1_000
+"""How long a writer, or all writers at the end of the process, may hold up somebody who is on the way out."""
+
+
+class WriterCore:
+    """The shared half of a writer. Every method takes the lock; the pacer takes it only if it is free."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        pacer: Pacer,
+        directory: TableDirectory,
+        steps: ChunkLog,
+        *,
+        validate_items: bool,
+        max_in_flight_items: int | None,
+        timeout_ms: float | None,
+    ) -> None:
+        self.steps = steps
+        self._pacer = pacer
+        self._directory = directory
+        self._validate_items = validate_items
+        self._timeout_ms = timeout_ms
+        self._lock = threading.RLock()
+        self._sender = Sender(pool, max_in_flight_items)
+        self._due = 0.0
+        self._closed = False
+        self._abandoned_at: float | None = None
+        _CORES.add(self)
+        pacer.add(self)
+
+    # What a writer's user does.
+
+    def append(self, data: Any, partial_step: bool = False) -> None:
+        with self._entered():
+            self._make_room("append")
+            self.steps.append(data, partial_step)
+            self._moved()
+
+    def create_item(self, table: str, priority: Any, window: Callable[[], Window]) -> ItemHandle:
+        value = checked_priority(priority)
+        with self._entered():
+            if self._validate_items:
+                self._directory.table(table, deadline_after(self._timeout_ms))
+            self._make_room("create_item")
+            made = window()
+            if self._validate_items:
+                self._directory.check(table, made.shown, deadline_after(self._timeout_ms))
+            handle = ItemHandle(table)
+            self.steps.add_item(handle, value, made.first_row, made.last_row, made.template, time.monotonic())
+            self._moved()
+            return handle
+
+    def flush(self, block_until_num_items: int, timeout_ms: float | None) -> None:
+        if block_until_num_items < 0:
+            raise DataError(f"block_until_num_items must be at least 0, got {block_until_num_items}")
+        with self._entered():
+            self._flush(block_until_num_items, deadline_after(timeout_ms))
+
+    def end_episode(self, clear_buffers: bool, timeout_ms: float | None) -> None:
+        with self._entered():
+            self.steps.close_step()
+            self._flush(0, deadline_after(timeout_ms))
+            self.steps.end_episode(clear_buffers)
+
+    def close(self, timeout_ms: float | None) -> None:
+        """Flush, then give lease and connection up. Items that are not acknowledged in time are told in the log."""
+        with self._lock:
+            if self._closed or not self._sender.is_ours:
+                self._closed = True
+                return
+            try:
+                self.steps.close_step()
+                # Asking the server why takes time, which somebody on the way out has not.
+                self._flush(0, deadline_after(timeout_ms), explain=timeout_ms is None or timeout_ms > EXIT_TIMEOUT_MS)
+            except (DeadlineExceededError, ConnectionLostError) as error:
+                log.warning("a writer was closed with %d items not acknowledged: %s", self.open_items, error)
+            finally:
+                self._shut()
+
+    def abandon(self) -> None:
+        """The user's writer is gone: the background sends what is there, and then closes."""
+        if not self._closed and self._sender.is_ours:
+            self._abandoned_at = time.monotonic()
+            self._pacer.wake(self, 0.0)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def open_items(self) -> int:
+        """Items that are not acknowledged."""
+        return self.steps.items + self._sender.stream.unacknowledged_items
+
+    # What the pacer does.
+
+    def tick(self, now: float) -> float:
+        if not self._lock.acquire(blocking=False):
+            return now + BUSY_RETRY_S
+        try:
+            return self._tick(now)
+        finally:
+            self._lock.release()
+
+    def _tick(self, now: float) -> float:
+        if self._closed:
+            return math.inf
+        steps = self.steps
+        if self._abandoned_at is not None:
+            steps.close_step()
+            steps.cut()
+            self._ship()
+        waiting = steps.waiting_since()
+        if waiting is not None and now >= waiting + CUT_AFTER_S:
+            steps.cut()
+        ready = steps.ready_since()
+        if ready is not None and now >= ready + FLUSH_AFTER_S:
+            self._ship()
+        self._sender.carry(0.0)
+        if self._abandoned_at is not None:
+            overdue = now >= self._abandoned_at + CLOSE_TIMEOUT_MS / 1000
+            if overdue or not self.open_items:
+                if self.open_items:
+                    log.warning("a writer that nobody closed ends with %d items not acknowledged", self.open_items)
+                self._shut()
+                return math.inf
+        self._due = max(min(self._sender.next_tick(now), self._items_due()), now + BUSY_RETRY_S)
+        return self._due
+
+    # Inside the lock.
+
+    @contextlib.contextmanager
+    def _entered(self) -> Iterator[None]:
+        self._sender.check_process()
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the writer is closed")
+            self._raise_refusals()
+            yield
+
+    def _raise_refusals(self) -> None:
+        refusals = self._sender.stream.refusals
+        if refusals:
+            count = sum(receipt.items for receipt in refusals)
+            error = refusals[0].error
+            assert error is not None, "a refusal has an error"
+            refusals.clear()
+            raise type(error)(
+                f"the server refused {count} item{'s' if count != 1 else ''} that were created earlier: {error}",
+                detail={**error.detail, "refused_items": count},
+                code=error.code,
+            )
+
+    def _make_room(self, what: str) -> None:
+        """Ship what is full; if it cannot leave, wait."""
+        if not self.steps.has_full_message:
+            return
+        self._ship()
+        if self.steps.has_full_message:
+            self._sender.wait(self._shipped, deadline_after(self._timeout_ms), what)
+
+    def _shipped(self) -> bool:
+        self._ship()
+        return not self.steps.has_full_message
+
+    def _ship(self) -> None:
+        steps, sender = self.steps, self._sender
+        while steps.ready_items and sender.stream.has_room:
+            message = steps.take_message()
+            assert message is not None, "an item is ready"
+            receipt = sender.put(message.chunks, message.items, message.keep_from)
+            for index, handle in enumerate(message.handles):
+                handle.shipped(receipt, index)
+
+    def _moved(self) -> None:
+        """Something was added: ship what is full, and let the pacer know when the rest is due."""
+        if self.steps.has_full_message:
+            self._ship()
+        due = self._items_due()
+        if due < self._due:
+            self._due = due
+            self._pacer.wake(self, due)
+
+    def _items_due(self) -> float:
+        ready, waiting = self.steps.ready_since(), self.steps.waiting_since()
+        due = math.inf
+        if ready is not None and self._sender.stream.has_room:
+            due = ready + FLUSH_AFTER_S
+        if waiting is not None:
+            due = min(due, waiting + CUT_AFTER_S)
+        return due
+
+    def _flush(self, most: int, deadline: float | None, *, explain: bool = True) -> None:
+        if self.steps.waiting_items > most:
+            self.steps.cut()
+            if self.steps.waiting_items > most:
+                raise DataError("an item shows a step that is still open; append to it with partial_step=False first")
+
+        def is_flushed() -> bool:
+            self._ship()
+            return self.open_items <= most
+
+        self._sender.wait(is_flushed, deadline, "flush", explain=explain)
+        self._raise_refusals()
+
+    def _shut(self) -> None:
+        self._closed = True
+        self._pacer.discard(self)
+        self._sender.close()
+
+    def forget(self) -> None:
+        """In a forked child: the writer stays the parent's."""
+        self._lock = threading.RLock()
+        self._sender.forget()
+
+
+_CORES: weakref.WeakSet[WriterCore] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for core in list(_CORES):
+        core.forget()
+
+
+def _at_exit() -> None:
+    deadline = time.monotonic() + EXIT_TIMEOUT_MS / 1000
+    for core in list(_CORES):
+        with contextlib.suppress(ReplaydError):
+            core.close(max(deadline - time.monotonic(), 0.0) * 1000)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_at_exit)
