@@ -160,6 +160,8 @@ class ChunkLog:
             except DataError:
                 if all(leaf is not None for leaf in leaves):
                     raise
+                if all(leaf is None for leaf in leaves):
+                    raise DataError("a step needs at least one value") from None
                 buffer.append(leaves, partial=True)
                 self._missing[self.rows] = {number for number, leaf in enumerate(leaves) if leaf is None}
             self.rows += 1
@@ -341,9 +343,9 @@ class ChunkLog:
         added = [path for path in found if path not in known]
         if added:
             self._extend(data, added, found)
-        elif not found:
+        elif not found and not self.step_is_open:
             raise DataError("a step needs at least one value")
-        assert self.schema is not None, "a step with values has a schema"
+        assert self.schema is not None, "an open step, or one with values, has a schema"
         return [found.get(path) for path in self.schema.paths]
 
     def _extend(self, data: Any, added: list[Path], found: dict[Path, Any]) -> None:
