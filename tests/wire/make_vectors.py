@@ -659,6 +659,8 @@ def refusals() -> list[Vector]:
         bad_chunks("unknown-flag", "no other flags", "blobs", records((4, 0, 8))),
         bad_chunks("record-not-zero", "the last two bytes are zero", "blobs", binary(struct.pack("<IBBH", 4, 0, 0, 1))),
         bad_chunks("raw-size", "a raw blob has rows × step bytes", "blobs", records((5, 0, 0))),
+        bad_chunks("step-beyond-64-bits", "a step's size may not fit any number of a reply",
+                   "schemas", array(binary(array(column(path("x"), "float32", 1 << 62, 1 << 62)))), "limit_exceeded"),
         bad_insert("far-schema", "schema_of points behind the schemas", "bad_message", *ONE_CHUNK,
                    ("schema_of", u16s(1)), body=[f32(1.5)]),
         bad_insert("two-schema-indices", "one index a chunk", "bad_message", *ONE_CHUNK,

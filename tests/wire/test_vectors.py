@@ -11,7 +11,7 @@ import pytest
 from replayd import selectors
 from replayd.blobs import parse_schema, parse_template
 from replayd.errors import WIRE_ERRORS, PeerError
-from replayd.messages import OPS, Failed
+from replayd.messages import OPS
 from replayd.rate_limiters import MinSize
 from replayd.service import Service
 from replayd.table import Table
@@ -19,7 +19,7 @@ from replayd.wire import Undecodable, decode, encode
 from replayd_client.codecs import SPARSE, decode_column, split_sparse
 from replayd_client.columns import Schema, Template
 from replayd_client.errors import DataError
-from replayd_client.wire import decode_reply
+from replayd_client.wire import ErrorReply, decode_reply
 from tests.wire import make_vectors
 from tests.wire.descriptions import (
     VECTORS,
@@ -88,25 +88,20 @@ def test_the_client_writes_a_request(vector: Vector) -> None:
 
 @pytest.mark.parametrize("vector", named(vectors("refusals")))
 def test_the_server_refuses_a_request_and_says_which(vector: Vector) -> None:
-    found, op, id = refusal(service(), vector)
-    assert (found.code, op, id) == (vector["error"], vector["op"], vector["id"])
-
-
-def refusal(service: Service, vector: Vector) -> tuple[PeerError, str, int]:
-    """With what, and under which op and id, the codec or else the service refuses it; nothing must have changed."""
+    asked = service()
     try:
         op, request = decode(frames(vector), pushed=vector.get("pushed", False))
     except Undecodable as fault:
-        return fault.error, fault.op, fault.id
-    error = service.handle("peer", op, request, now=0.0)
-    assert error is not None, "it was accepted"
-    [(_, reply)] = service.drain()
-    assert isinstance(reply, Failed)
-    assert (reply.code, reply.message) == (error.code, error.message)
-    service.validate()
-    assert len(service.chunks) == 0
-    assert len(service.streams) == 0
-    return error, reply.op, reply.id
+        asked.refuse("peer", fault.op, fault.id, fault.error)
+    else:
+        asked.handle("peer", op, request, now=0.0)
+    [(_, reply)] = asked.drain()
+    told = decode_reply(encode(reply))
+    assert isinstance(told, ErrorReply)
+    assert (told.error.code, told.op, told.id) == (vector["error"], vector["op"], vector["id"])
+    asked.validate()
+    assert len(asked.chunks) == 0
+    assert len(asked.streams) == 0
 
 
 # --- replies ----------------------------------------------------------------------------------------------------------
