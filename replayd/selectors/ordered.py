@@ -1,0 +1,205 @@
+"""The selectors that go by order of insertion, and the runs that they and the heaps are made of.
+
+A run is a sequence of entries in the order in which they are to be drawn. Removal does not touch it: an entry is alive
+while it carries the stamp that its slot has now, so a slot that was removed, used again or moved elsewhere leaves a
+dead entry behind. Whoever reads dead entries clears them away, so each is read a bounded number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd.selectors.base import MIN_SLOTS, NO_ROOM, Configured, Draws, Floats, Slots, grown, nothing
+
+ABSENT = -1  # The stamp of a slot that is not in the selector; entries carry stamps ≥ 0.
+MIN_WINDOW = 16
+
+
+class Run:
+    """Entries head … tail − 1 of parallel columns: slots, stamps and, for heaps, keys."""
+
+    __slots__ = ("columns", "head", "tail")
+
+    def __init__(self, *columns: NDArray[Any], head: int = 0, tail: int | None = None) -> None:
+        self.columns = columns
+        self.head = head
+        self.tail = columns[0].size if tail is None else tail
+
+    def __len__(self) -> int:
+        return self.tail - self.head
+
+    @property
+    def slots(self) -> Slots:
+        return self.columns[0]
+
+    @property
+    def stamps(self) -> Slots:
+        return self.columns[1]
+
+    @property
+    def keys(self) -> Floats:
+        return self.columns[2]
+
+    def alive(self, stamp_of: Slots, head: int, tail: int) -> Slots:
+        """Indices of the live entries from head to tail."""
+        return np.flatnonzero(stamp_of[self.slots[head:tail]] == self.stamps[head:tail]) + head
+
+    def front(self, stamp_of: Slots, wanted: int, stop: int) -> Slots:
+        """Indices of the first `wanted` live entries before `stop` (fewer if there are no more).
+
+        If most of what had to be read was dead, the live entries are moved up to where the reading ended and the head
+        behind the dead: no entry is read often in vain, wherever in the run the dead ones lie. The sequence of live
+        entries stays as it is.
+        """
+        width = 2 * wanted + MIN_WINDOW
+        while True:
+            end = min(self.head + width, stop)
+            live = self.alive(stamp_of, self.head, end)
+            if live.size >= wanted or end == stop:
+                break
+            width *= 4
+        if live.size >= wanted:
+            live = live[:wanted]
+            end = int(live[-1]) + 1
+        if end - self.head > 2 * live.size + MIN_WINDOW:
+            start = end - live.size
+            for column in self.columns:
+                column[start:end] = column[live]
+            self.head = start
+            live = np.arange(start, end)
+        return live
+
+
+def draw_in_order(front: Callable[[int], Slots], n: int, room: Slots | None) -> Draws:
+    """Draws for a selector that always takes its first slot; `front(m)` returns the first m in order."""
+    slots = front(1)
+    if n == 0 or slots.size == 0:
+        return nothing()
+    if room is None or room[slots[0]] >= n:
+        return slots.repeat(n), np.ones(n)
+    slots = front(n)
+    takes = np.minimum(room[slots], n)  # Rooms may be huge; held to n their sum cannot overflow.
+    assert (takes >= 1).all(), NO_ROOM
+    ends = takes.cumsum()
+    count = int(ends.searchsorted(n)) + 1
+    drawn = slots[:count].repeat(takes[:count])[:n]
+    return drawn, np.ones(drawn.size)
+
+
+class _InsertionOrder(Configured):
+    """What Fifo and Lifo share: one run, in which updates do not move anything."""
+
+    __slots__ = ("_count", "_log", "_next_stamp", "_stamp_of")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._count = 0
+        self._next_stamp = 0
+        self._stamp_of: Slots = np.empty(0, np.int64)
+        self._log = Run(np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, slots: Slots, priorities: Floats) -> None:
+        if slots.size == 0:
+            return
+        stamps = np.arange(self._next_stamp, self._next_stamp + slots.size)
+        self._stamp_of = grown(self._stamp_of, int(slots.max()) + 1, ABSENT)
+        assert (self._stamp_of[slots] == ABSENT).all(), "a slot was added twice"
+        self._stamp_of[slots] = stamps
+        self._push(slots, stamps)
+        self._next_stamp += slots.size
+        self._count += slots.size
+
+    def remove(self, slots: Slots) -> None:
+        assert (self._stamp_of[slots] != ABSENT).all(), "an absent slot was removed"
+        self._stamp_of[slots] = ABSENT
+        self._count -= slots.size
+
+    def update(self, slots: Slots, priorities: Floats) -> None:
+        assert (self._stamp_of[slots] != ABSENT).all(), "an absent slot was updated"
+
+    def draw(self, n: int, rng: np.random.Generator, room: Slots | None = None) -> Draws:
+        return draw_in_order(self._front, n, room)
+
+    def validate(self, slots: Slots, priorities: Floats) -> None:
+        log = self._log
+        live = log.slots[log.alive(self._stamp_of, log.head, log.tail)]
+        assert np.array_equal(live, self._in_order(slots)), "the live entries are not the table's slots in order"
+        assert live.size == self._count, "the count is wrong"
+        assert np.count_nonzero(self._stamp_of != ABSENT) == self._count, "an absent slot has a stamp"
+
+    def _front(self, m: int) -> Slots:
+        return self._log.slots[self._log.front(self._stamp_of, m, self._log.tail)]
+
+    def _push(self, slots: Slots, stamps: Slots) -> None:
+        raise NotImplementedError
+
+    def _in_order(self, slots: Slots) -> Slots:
+        """Slots given in order of insertion, in order of drawing."""
+        raise NotImplementedError
+
+
+class Fifo(_InsertionOrder):
+    """The slot inserted first, with probability 1."""
+
+    __slots__ = ()
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "fifo"}
+
+    def _push(self, slots: Slots, stamps: Slots) -> None:
+        log, n = self._log, slots.size
+        if log.tail + n > log.slots.size:
+            live = log.alive(self._stamp_of, log.head, log.tail)
+            log = self._log = Run(*_moved(log, live, live.size + _spare(live.size, n), 0), tail=live.size)
+        log.slots[log.tail : log.tail + n] = slots
+        log.stamps[log.tail : log.tail + n] = stamps
+        log.tail += n
+
+    def _in_order(self, slots: Slots) -> Slots:
+        return slots
+
+
+class Lifo(_InsertionOrder):
+    """The slot inserted last, with probability 1. Its log grows towards the front."""
+
+    __slots__ = ()
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "lifo"}
+
+    def _push(self, slots: Slots, stamps: Slots) -> None:
+        log, n = self._log, slots.size
+        if log.head < n:
+            live = log.alive(self._stamp_of, log.head, log.tail)
+            spare = _spare(live.size, n)
+            log = self._log = Run(*_moved(log, live, spare + live.size, spare), head=spare)
+        log.head -= n
+        log.slots[log.head : log.head + n] = slots[::-1]
+        log.stamps[log.head : log.head + n] = stamps[::-1]
+
+    def _in_order(self, slots: Slots) -> Slots:
+        return slots[::-1]
+
+
+def _spare(live: int, n: int) -> int:
+    """Space to leave beside the live entries of a full log: as many again, so copying costs O(1) an insertion."""
+    return live + 2 * n + MIN_SLOTS
+
+
+def _moved(log: Run, live: Slots, size: int, start: int) -> list[NDArray[Any]]:
+    """New columns of this size with the live entries from `start` on; the rest stays untouched, as fresh pages cost."""
+    columns = []
+    for column in log.columns:
+        moved = np.empty(size, column.dtype)
+        moved[start : start + live.size] = column[live]
+        columns.append(moved)
+    return columns
