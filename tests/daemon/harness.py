@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 REPLAYD = (sys.executable, "-m", "replayd")
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The daemon under test is the one of this tree, whatever is installed."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")])}
 
@@ -37,7 +37,7 @@ def run_replayd(*arguments: str, timeout_s: float = START_S) -> subprocess.Compl
     """Run `replayd …` to its end."""
     return subprocess.run(
         [*REPLAYD, *arguments],
-        env=_environment(),
+        env=environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -68,7 +68,7 @@ class DaemonProcess:
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [*REPLAYD, "serve", "--port", "0", "--endpoint-file", str(self.endpoint_file), *arguments],
-                env=_environment(),
+                env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
