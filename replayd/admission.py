@@ -22,11 +22,10 @@ from replayd.streams import Stream
 
 def check_priorities(priorities: Float64s, keys: Uint64s | None = None) -> None:
     """Raise BadPriority unless all are finite, ≥ 0 and at most PRIORITY_MAX; names the keys, or the positions."""
-    # One comparison chain refuses NaN as well: every comparison with it is false.
-    good = (priorities >= 0) & (priorities <= PRIORITY_MAX)
-    if good.all():
+    # Both bounds refuse NaN as well: it is the minimum of what it is among, and every comparison with it is false.
+    if len(priorities) == 0 or (priorities.min() >= 0 and priorities.max() <= PRIORITY_MAX):
         return
-    bad = np.flatnonzero(~good)[:64]
+    bad = np.flatnonzero(~((priorities >= 0) & (priorities <= PRIORITY_MAX)))[:64]
     named = {"indices": bad.tolist()} if keys is None else {"keys": keys[bad].tolist()}
     raise BadPriority(
         f"priorities must be finite, at least 0 and at most {PRIORITY_MAX:g}; got "
@@ -62,9 +61,11 @@ class _Reach:
 
     @classmethod
     def of(cls, stream: Stream | None, batch: ChunkBatch | None, store: ChunkStore) -> _Reach:
+        if batch is not None and (stream is None or len(stream.slots) == 0):
+            return cls(batch.first, batch.rows, batch.schema_of, list(batch.schemas))
         base, rows, schema = 0, np.zeros(0, np.int64), np.zeros(0, np.int64)
         schemas: list[Schema] = []
-        if stream is not None and len(stream.slots):
+        if stream is not None:
             base = stream.base
             held = stream.slots != NO_SLOT
             rows = np.where(held, store.rows[stream.slots], 0).astype(np.int64)
@@ -73,8 +74,6 @@ class _Reach:
             schema[held] = where
             schemas = [store.schemas[id] for id in ids.tolist()]
         if batch is not None:
-            if len(rows) == 0:
-                base = batch.first
             skipped = np.zeros(batch.first - base - len(rows), np.int64)
             rows = np.concatenate((rows, skipped, batch.rows))
             schema = np.concatenate((schema, skipped, batch.schema_of + len(schemas)))
@@ -101,20 +100,19 @@ def check_items(
     reach = _Reach.of(stream, batch, store)
     first = items.chunk - reach.base
     last = first + items.chunks - 1
-    outside = (first < 0) | (last >= len(reach.rows)) | (items.chunk < 0)
-    if outside.any():
-        raise _missing(items, outside)
-    REFERENCES.check(int(items.chunks.sum()))
+    if int(first.min()) < 0 or int(first.max()) >= len(reach.rows) or int(last.max()) >= len(reach.rows):
+        raise _missing(items, (first < 0) | (first >= len(reach.rows)) | (last >= len(reach.rows)))
     total, shortest, width = reach.rows[first], reach.rows[first], reach.widths[first]
-    if int(items.chunks.max()) > 1:
+    if items.longest > 1:
+        references = int(items.chunks.sum())
+        REFERENCES.check(references)
         starts = np.cumsum(items.chunks) - items.chunks
-        flat = np.arange(int(items.chunks.sum())) + np.repeat(first - starts, items.chunks)
+        flat = np.arange(references) + np.repeat(first - starts, items.chunks)
         total = np.add.reduceat(reach.rows[flat], starts)
         shortest = np.minimum.reduceat(reach.rows[flat], starts)
         width = np.minimum.reduceat(reach.widths[flat], starts)
-    absent = shortest == 0
-    if absent.any():
-        raise _missing(items, absent)
+    if int(shortest.min()) == 0:
+        raise _missing(items, shortest == 0)
     end = items.offset + items.length
     wrong = (items.offset >= reach.rows[first]) | (end > total) | (end <= total - reach.rows[last])
     if wrong.any():
@@ -124,13 +122,16 @@ def check_items(
             f"in the last of its {int(items.chunks[i])} chunks of {int(total[i])} rows",
             item=i,
         )
-    CHUNK_ROWS.check(int(items.length.max()))
+    if items.longest > 1:
+        CHUNK_ROWS.check(int(items.length.max()))
     _check_templates(items, width)
     if signatures:
         _check_signatures(items, reach, first, signatures)
 
 
 def _check_templates(items: ItemBatch, width: Int64s) -> None:
+    if len(items.templates) == 1 and items.templates[0].is_identity:
+        return
     spans = np.array([template.span for template in items.templates], np.int64)[items.template_of]
     widths = np.array([template.width for template in items.templates], np.int64)[items.template_of]
     squeezes = np.array([template.squeezes_window for template in items.templates])[items.template_of]

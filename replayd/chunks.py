@@ -75,8 +75,8 @@ class ChunkStore:
 
     def windows(self, first: Int64s, count: Int64s) -> Int64s:
         """All slots of the windows that begin at `first` and span `count` chunks, window after window."""
-        longest = int(count.max(initial=0))
-        if longest <= 1:
+        longest = int(count.max(initial=1))
+        if longest == 1:
             return first
         starts = np.cumsum(count) - count
         slots = np.empty(int(count.sum()), np.int64)

@@ -65,6 +65,8 @@ class ItemBatch:
     table_of: Int64s
     chunk: Int64s
     chunks: Int64s
+    longest: int
+    """The largest of `chunks`: nearly always 1, and then much is simpler."""
     offset: Int64s
     length: Int64s
     templates: Sequence[Template]

@@ -331,8 +331,8 @@ class Table:
     def _draw(self, request: PendingSample, n: int, min_n: int) -> Sampled | None:
         """Draw up to n items, count them, and let those go whose last sample this was.
 
-        None, and nothing changed, when the removals among these draws would bring the table below min_size_to_sample before
-        `min_n` of them.
+        None, and nothing changed, when the removals among these draws would bring the table below min_size_to_sample
+        before `min_n` of them.
         """
         limited = self.max_times_sampled > 0
         slots, probabilities = self.sampler.draw(n, self._rng, self._room if limited else None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgpack
@@ -31,6 +32,7 @@ from replayd.limits import (
 )
 from replayd.messages import (
     BLOB_RECORD,
+    CODECS,
     FLAG_DELTA,
     FLAG_SPARSE,
     OPS,
@@ -233,34 +235,50 @@ def _chunks(fields: Fields, body: Frames) -> ChunkBatch | None:
 
 def _layouts(raw: bytes, rows: Int64s, schemas: list[Schema], schema_of: Int64s) -> tuple[list[bytes], Int64s]:
     """Each chunk's blob records, and its payload's size; every record is checked."""
+    if len(schemas) == 1:
+        width = len(schemas[0].columns) * BLOB_RECORD.itemsize
+        layout = raw[:width]
+        if raw == layout * len(rows) and (rows == rows[0]).all():
+            # Raw chunks of one length all look the same: one check and one object serve them all.
+            return [layout] * len(rows), np.full(len(rows), _layout_bytes(layout, schemas[0], int(rows[0])))
     widths = np.array([len(schema.columns) for schema in schemas], np.int64)[schema_of]
     blobs = int(widths.sum())
-    BLOBS.check(blobs)
     if len(raw) != blobs * BLOB_RECORD.itemsize:
         raise BadMessage(f"blobs has {len(raw)} bytes, {blobs} records need {blobs * BLOB_RECORD.itemsize}")
-    records = np.frombuffer(raw, BLOB_RECORD)
-    codec, flags, stored = records["codec"], records["flags"], records["stored_bytes"].astype(np.int64)
-    if (codec > 2).any() or (flags & ~np.uint8(FLAG_DELTA | FLAG_SPARSE)).any() or records["zero"].any():
-        raise BadMessage("a blob record has an unknown codec or flag")
+    BLOBS.check(blobs)
     starts = np.cumsum(widths) - widths
     steps = np.concatenate([_step_bytes(schema) for schema in schemas])
-    first_step = np.concatenate(([0], np.cumsum([len(schema.columns) for schema in schemas])[:-1]))
+    first_step = np.cumsum([0, *(len(schema.columns) for schema in schemas[:-1])])
     column = np.arange(blobs) - np.repeat(starts - first_step[schema_of], widths)
-    plain = (codec == 0) & (flags & FLAG_SPARSE == 0)
-    wrong = plain & (stored != steps[column] * np.repeat(rows, widths))
+    stored = _checked_sizes(raw, steps[column] * np.repeat(rows, widths))
+    ends = [*(starts * BLOB_RECORD.itemsize).tolist(), len(raw)]
+    return [raw[a:b] for a, b in itertools.pairwise(ends)], np.add.reduceat(stored, starts)
+
+
+@lru_cache(256)
+def _layout_bytes(layout: bytes, schema: Schema, rows: int) -> int:
+    """Payload bytes of one chunk; its records are checked."""
+    if len(layout) != len(schema.columns) * BLOB_RECORD.itemsize:
+        raise BadMessage(f"blobs has {len(layout)} bytes, a chunk has {len(schema.columns)} columns")
+    return int(_checked_sizes(layout, _step_bytes(schema) * rows).sum())
+
+
+def _checked_sizes(raw: bytes, raw_sizes: Int64s) -> Int64s:
+    """Stored size of each blob; codec, flags and, where nothing was encoded, the size must be right."""
+    records = np.frombuffer(raw, BLOB_RECORD)
+    codec, flags, stored = records["codec"], records["flags"], records["stored_bytes"].astype(np.int64)
+    if (codec > max(CODECS)).any() or (flags & ~np.uint8(FLAG_DELTA | FLAG_SPARSE)).any() or records["zero"].any():
+        raise BadMessage("a blob record has an unknown codec or flag")
+    wrong = (codec == 0) & (flags & FLAG_SPARSE == 0) & (stored != raw_sizes)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
-        raise BadMessage(f"raw blob {at} has {int(stored[at])} bytes, which is not rows × step of its column")
-    nbytes = np.add.reduceat(stored, starts)
-    width = int(widths[0]) * BLOB_RECORD.itemsize
-    if len(schemas) == 1 and raw == raw[:width] * len(rows):
-        # Raw chunks of one length all look the same: one object serves them all.
-        return [raw[:width]] * len(rows), nbytes
-    bounds = np.concatenate((starts, [blobs])) * BLOB_RECORD.itemsize
-    ends = bounds.tolist()
-    return [raw[a:b] for a, b in itertools.pairwise(ends)], nbytes
+        raise BadMessage(
+            f"raw blob {at} has {int(stored[at])} bytes, rows × step of its column are {int(raw_sizes[at])}"
+        )
+    return stored
 
 
+@lru_cache(256)
 def _step_bytes(schema: Schema) -> Int64s:
     return np.array([step_bytes(column) for column in schema.columns], np.int64)
 
@@ -305,7 +323,7 @@ def _items(fields: Fields) -> ItemBatch | None:
         raise BadMessage("templates is empty")
     chunks = _array(fields, "chunks", "<u4", m, default=1).astype(np.int64)
     length = _array(fields, "length", "<u4", m).astype(np.int64)
-    if int(chunks.min()) < 1 or int(length.min()) < 1:
+    if int(length.min()) < 1 or ("chunks" in fields and int(chunks.min()) < 1):
         raise BadRequest("a window has at least one chunk and one row")
     chunk = _array(fields, "chunk", "<u8", m)
     if int(chunk.max()) >= CHUNK_NUMBER_END:
@@ -315,6 +333,7 @@ def _items(fields: Fields) -> ItemBatch | None:
         table_of=_index(fields, "table_of", m, len(tables)),
         chunk=chunk.astype(np.int64),
         chunks=chunks,
+        longest=int(chunks.max()) if "chunks" in fields else 1,
         offset=_array(fields, "offset", "<u4", m, default=0).astype(np.int64),
         length=length,
         templates=templates,
@@ -382,7 +401,9 @@ def _array(
 
 
 def _index(fields: Fields, name: str, n: int, among: int) -> Int64s:
-    index = _array(fields, name, "<u2", n, default=0).astype(np.int64)
+    if name not in fields:
+        return np.zeros(n, np.int64)
+    index = _array(fields, name, "<u2", n).astype(np.int64)
     if int(index.max()) >= among:
         raise BadMessage(f"{name} points to entry {int(index.max())} of {among}")
     return index

@@ -1,4 +1,6 @@
-"""The whole service against naive tables: the same requests, the same answers, and every count re-derived after each step."""
+"""The whole service against naive tables: the same requests, the same answers, and every count re-derived after each
+step.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,8 @@ class ServiceMachine(RuleBasedStateMachine):
         self.streams = [Streams(bytes([i]) * 16) for i in range(2)]
         self.waiting: dict[int, int] = {}
         """Ticket (first request id of an insert) → items not applied."""
-        self.first_keys: dict[int, int] = {}
+        self.again: dict[int, int] = {}
+        """Ticket → resends that came while it was parked; each is answered too."""
         self.serial = 0
 
     # --- rules ------------------------------------------------------------------------------------------------------
@@ -119,8 +122,7 @@ class ServiceMachine(RuleBasedStateMachine):
             nbytes=10,
         )
         self.waiting[request.id] = len(items)
-        self.first_keys[request.id] = self.next_key
-        expected = {request.id: self.next_key}
+        first_key = self.next_key
         for (window, priority), name in zip(items, names, strict=True):
             payloads = tuple(stream.payloads[number] for number in window[0])
             item = NaiveItem(self.next_key, priority, (payloads, window[1], window[2]), 0)
@@ -129,7 +131,7 @@ class ServiceMachine(RuleBasedStateMachine):
         stream.seq += 1
         stream.keep_from = keep_from
         stream.payloads = {n: p for n, p in stream.payloads.items() if n >= keep_from}
-        stream.last, stream.last_key = request, expected[request.id] if items else None
+        stream.last, stream.last_key = request, first_key if items else None
         stream.heard_at = self.now
         self._ask("writer", "insert", request, [] if items else [(request.id, None)], order=names)
 
@@ -146,7 +148,7 @@ class ServiceMachine(RuleBasedStateMachine):
         assert self.service.counters.duplicates == before + 1
         if waits:
             assert replies == []
-            self.waiting[stream.last.id, "again"] = self.waiting.get((stream.last.id, "again"), 0) + 1  # type: ignore[index,call-overload]
+            self.again[stream.last.id] = self.again.get(stream.last.id, 0) + 1
         else:
             [(peer, reply)] = replies
             assert peer == "writer"
@@ -250,8 +252,7 @@ class ServiceMachine(RuleBasedStateMachine):
             for ticket in applied:
                 self.waiting[ticket] -= 1
                 if self.waiting[ticket] == 0:
-                    again = self.waiting.pop((ticket, "again"), 0)  # type: ignore[call-overload]
-                    expected += [(ticket, None)] * (1 + again)
+                    expected += [(ticket, None)] * (1 + self.again.pop(ticket, 0))
             expected += served
         return expected
 
@@ -345,6 +346,7 @@ class ServiceMachine(RuleBasedStateMachine):
             table_of=np.array([tables.index(name) for name in names], np.int64),
             chunk=np.array([window[0][0] for window in windows], np.int64),
             chunks=np.array([len(window[0]) for window in windows], np.int64),
+            longest=max(len(window[0]) for window in windows),
             offset=np.array([window[1] for window in windows], np.int64),
             length=np.array([window[2] for window in windows], np.int64),
             templates=[IDENTITY],

@@ -118,7 +118,8 @@ def test_a_message_acknowledged_long_ago_is_not_applied_again(made: list[Service
 def test_chunks_of_a_window_stand_side_by_side_whatever_slots_they_have(made: list[Service]) -> None:
     made.append(s := service(fifo("t", 2), fifo("other")))
     one, two = StreamWriter(b"1" * 16), StreamWriter(b"2" * 16)
-    # Slots are freed in an order that makes later chunks of one stream sit before earlier ones, mixed with another stream's.
+    # Slots are freed in an order that makes later chunks of one stream sit before earlier ones, mixed with another
+    # stream's.
     ask(s, one.insert([b"a", b"b", b"c"], [(0, 1), (1, 1), (2, 1)], keep_from=3))
     ask(s, two.insert([b"p"], [(0, 1)]))
     ask(s, one.insert([b"d"], [(3, 1)]))
@@ -418,7 +419,11 @@ def test_a_schema_may_grow_but_not_change(made: list[Service]) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"offset": np.array([1])}, {"length": np.array([2])}, {"length": np.array([1]), "chunks": np.array([2])}],
+    [
+        {"offset": np.array([1])},
+        {"length": np.array([2])},
+        {"length": np.array([1]), "chunks": np.array([2]), "longest": 2},
+    ],
     ids=["begins behind its first chunk", "ends behind its chunks", "does not reach its last chunk"],
 )
 def test_a_window_that_is_not_where_it_says_is_refused(made: list[Service], change: dict[str, Any]) -> None:

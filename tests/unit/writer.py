@@ -82,6 +82,7 @@ def _items(windows: Sequence[tuple[int, int]], table: str, priority: float, temp
         table_of=np.zeros(len(windows), np.int64),
         chunk=np.array([first for first, _ in windows], np.int64),
         chunks=chunks,
+        longest=int(chunks.max()),
         offset=np.zeros(len(windows), np.int64),
         length=chunks,
         templates=[template],
