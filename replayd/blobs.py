@@ -108,9 +108,8 @@ def _column(entry: Any) -> Column:
         raise BadMessage(f"column {path_text(where)}: shape must be an array of unsigned integers")
     DIMENSIONS.check(len(shape))
     column = Column(where, dtype, tuple(shape))
-    # A zero among the dimensions hides absurd ones; numpy refuses those too. Cut off, since the product is told in the
-    # refusal and may need more bits than a message can hold.
-    STEP_BYTES.check(min(ITEM_BYTES[dtype] * math.prod(max(size, 1) for size in shape), 1 << 63))
+    # A zero among the dimensions hides absurd ones; numpy refuses those too.
+    STEP_BYTES.check(ITEM_BYTES[dtype] * math.prod(max(size, 1) for size in shape))
     return column
 
 

@@ -481,9 +481,13 @@ def _pack(fields: Fields) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """numpy values on their way out: arrays are packed little-endian, scalars are numbers."""
+    """numpy values on their way out: arrays are packed little-endian, scalars are numbers. An integer comes here when it
+    has more than 64 bits, as what a peer asked for may have: the refusal tells the largest number there is.
+    """
     if isinstance(value, np.ndarray):
         return value.astype(value.dtype.newbyteorder("<")).tobytes()
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, int):
+        return (1 << 64) - 1 if value > 0 else -1 << 63
     raise TypeError(f"{type(value).__name__} has no place in a header")
