@@ -131,6 +131,24 @@ def test_how_many_pass_is_what_a_loop_of_single_steps_finds(limiter, n):
     limiter.samples = samples
 
 
+def test_samples_one_by_one_and_together_round_to_the_same_cursor():
+    """(x − S) − n and x − (S + n) may differ in the last bit below zero; the bound is put between the two."""
+    rng = np.random.default_rng(0)
+    found = 0
+    for rate in rng.random(2000):
+        inserts, samples, n = 1, int(rng.integers(1, 8)), int(rng.integers(2, 30))
+        apart, together = (inserts * rate - samples) - n, inserts * rate - (samples + n)
+        if apart == together:
+            continue
+        found += 1
+        limiter = with_counts(RateLimiter(rate, 1, max(apart, together), None), inserts, samples)
+        passing = limiter.sampleable(n)
+        assert limiter.can_sample(n) == (passing == n)
+        limiter.did_sample(n - 1)
+        assert limiter.can_sample(1) == (passing == n)
+    assert found
+
+
 @settings(max_examples=500, deadline=None)
 @given(limiter=limiters(), n=st.one_of(st.integers(1, 100), st.sampled_from([10**6, 2**40])))
 def test_how_many_pass_agrees_with_whether_so_many_pass(limiter, n):
