@@ -197,9 +197,11 @@ class Client:
     def server_info(self, timeout: float | None = DEFAULT_TIMEOUT_MS / 1000) -> dict[str, TableInfo]:
         """State of all tables by name. `timeout` is in seconds, None for ever."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        reply = self._call("info", encode_info, deadline)
-        assert isinstance(reply, InfoReply), "info is answered by info"
-        return table_infos(reply.fields, self._directory.hello(deadline, refresh=True))
+        return table_infos(self._info(deadline), self._directory.hello(deadline, refresh=True))
+
+    def info(self, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> Mapping[str, Any]:
+        """All that the server says of itself: tables, chunks, streams, peers and counters, as in protocol.md §11."""
+        return self._info(deadline_after(timeout_ms))
 
     # Life.
 
@@ -267,6 +269,11 @@ class Client:
         if unpack:
             unpack = self._directory.table(table, deadline_after(timeout_ms)).signature is not None
         yield from samples(self._pool, table, count, timeout_ms, emit_timesteps=emit_timesteps, unpack=unpack)
+
+    def _info(self, deadline: float | None) -> Mapping[str, Any]:
+        reply = self._call("info", encode_info, deadline)
+        assert isinstance(reply, InfoReply), "info is answered by info"
+        return {key: value for key, value in reply.fields.items() if key not in ("v", "op", "id")}
 
     def _call(self, what: str, encode: Encoder, deadline: float | None) -> Reply:
         with self._pool.connection() as connection:

@@ -1,0 +1,75 @@
+"""An actor that dies in the middle of an episode leaves nothing behind but the items it had finished."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from replayd_client import Client
+from tests.daemon.conftest import StartDaemon
+from tests.daemon.harness import REPLY_S, environment
+
+ACTOR = """
+import sys
+import numpy as np
+import replayd_client
+
+client = replayd_client.Client(sys.argv[1])
+writer = client.trajectory_writer(num_keep_alive_refs=50, chunk_length=2)
+for step in range(41):
+    writer.append({"observation": np.random.rand(1000), "step": step})
+    if step == 20:
+        writer.create_item("replay", 1.0, {"observation": writer.history["observation"][-3:]})
+    if step == 39:
+        # Its window begins far back, so that chunks between are sent and held by the lease alone once it is deleted.
+        far = writer.create_item("replay", 1.0, {"step": writer.history["step"][-30:]})
+writer.flush()
+client.mutate_priorities("replay", deletes=[far.key])
+print("in the middle", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_chunks_of_a_killed_actor_are_freed_when_its_lease_ends(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    config = tmp_path / "replayd.toml"
+    config.write_text('[server]\nlease = "2s"\n')
+    daemon = start_daemon("--config", str(config))
+    actor = subprocess.Popen(
+        [sys.executable, "-c", ACTOR, daemon.address],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert actor.stdout is not None
+        assert actor.stdout.readline() == "in the middle\n"
+        with Client(daemon.address) as client:
+            before = client.info()
+            assert before["streams"]["open"] == 1
+            assert before["chunks"]["orphan_bytes"] > 0
+            # An actor that lives keeps its lease by itself, however long it is silent.
+            silent_until = before["uptime_s"] + 3.0
+            assert _info_when(client, lambda info: info["uptime_s"] > silent_until)["streams"]["open"] == 1
+            actor.kill()
+            after = _info_when(client, lambda info: info["streams"]["open"] == 0)
+            assert after["chunks"]["orphan_bytes"] == 0
+            assert after["streams"]["expired"] == 1
+            [table] = after["tables"]
+            assert (table["size"], after["chunks"]["count"]) == (1, 2)
+            [sample] = client.sample("replay", emit_timesteps=False)
+            assert sample.data[0].shape == (3, 1000)
+    finally:
+        actor.kill()
+        actor.communicate()
+
+
+def _info_when(client: Client, condition: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
+    deadline = time.monotonic() + REPLY_S
+    while not condition(info := client.info()):
+        assert time.monotonic() < deadline, info
+    return info
