@@ -118,6 +118,7 @@ class ChunkLog:
         self.episode_start = 0
         self.schema: Schema | None = None
         self.structure: Structure | None = None
+        self.dtype_names: list[str] = []
         self.step_is_open = False
         self._chunk_length = chunk_length
         self._born: list[int] = []
@@ -168,7 +169,6 @@ class ChunkLog:
         self.step_is_open = partial_step
         if not partial_step and buffer.is_full:
             self.cut()
-        self._trim()
 
     def is_present(self, column: int, row: int) -> bool:
         """Whether the row has the column."""
@@ -227,6 +227,7 @@ class ChunkLog:
         buffer.clear()
         if open_row is not None:
             buffer.append(open_row, partial=True)
+        self._trim()
 
     # Items.
 
@@ -270,8 +271,8 @@ class ChunkLog:
         self._items_from = min(self._items_from, first_row) if self._items else first_row
         self._items.append(_Item(handle, priority, first_row, last_row, template, now))
 
-    def columns_in(self, first_row: int, last_row: int) -> int:
-        """Columns that every chunk of a window has."""
+    def columns_in(self, first_row: int) -> int:
+        """Columns that every chunk of a window which begins with this row has: later schemas only add some."""
         assert self.schema is not None, "a window lies in rows, which have a schema"
         if first_row >= self._buffer_start:
             return len(self.schema.columns)
@@ -366,6 +367,7 @@ class ChunkLog:
         self._born.extend([self.rows - self.step_is_open] * len(new.columns))
         self._codecs.extend(ColumnCodec(column) for column in new.columns)
         self.schema, self.structure = schema, structure
+        self.dtype_names = [column.dtype.name for column in schema.columns]
         self._schema_blob = schema.encode()
 
     def _capacity(self, schema: Schema) -> int:

@@ -56,6 +56,8 @@ _LOST = (
 )
 _EVENTS = _LOST | zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CLOSED
 
+_READABLE = int(zmq.POLLIN)
+
 Encoder = Callable[[int], list[Buffer]]
 """Encodes a request under the request id given to it."""
 
@@ -198,11 +200,8 @@ class Connection:
 
     def _receive(self) -> list[Reply]:
         replies: list[Reply] = []
-        while self._socket is not None:
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                break
+        while self._socket is not None and int(self._socket.getsockopt(zmq.EVENTS)) & _READABLE:
+            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             try:
                 reply = decode_reply([frame.buffer for frame in frames])
             except ProtocolError as error:
@@ -268,11 +267,8 @@ class Connection:
     def _read_monitor(self) -> bool:
         """Read what happened to the socket; return whether the connection was lost."""
         lost = False
-        while self._monitor is not None:
-            try:
-                message = self._monitor.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                break
+        while self._monitor is not None and int(self._monitor.getsockopt(zmq.EVENTS)) & _READABLE:
+            message = self._monitor.recv_multipart(zmq.NOBLOCK)
             (event,) = struct.unpack_from("=h", message[0])
             if event & _LOST:
                 lost = True

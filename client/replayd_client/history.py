@@ -1,6 +1,6 @@
 """What a trajectory writer remembers, as lists do: histories of columns, and picks from them that make a trajectory.
 
-A pick is a column and the numbers of its rows; no data is touched. `window_of` turns picks into the window and the
+A pick is a column and the numbers of its rows; no data is touched. `Windows` turns picks into the window and the
 template of an item. Pure; knows of the writer only its `ChunkLog`.
 """
 
@@ -194,43 +194,73 @@ def _bounds(rows: Sequence[int]) -> tuple[int, int]:
     return min(rows), max(rows)
 
 
-@dataclass(frozen=True, slots=True)
+Shown = tuple[tuple[Path, str, tuple[int, ...]], ...]
+"""Path, dtype and shape, rows first, of each column of a trajectory, as signatures have them."""
+
+
+@dataclass(slots=True)
 class Window:
     """Where an item lies in its writer's rows, and how it shows them."""
 
     first_row: int
     last_row: int
     template: bytes
-    shown: tuple[tuple[Path, str, tuple[int, ...]], ...]
-    """Path, dtype and shape of each output column, as signatures have them."""
+    shown: Shown
 
 
 class Windows:
-    """Makes windows of picks; remembers the templates, of which a run has few."""
+    """Makes windows of picks; remembers those it has made, of which a run has few that differ but in their place."""
 
-    __slots__ = ("_blobs", "_log")
+    __slots__ = ("_known", "_log")
 
-    CACHED_TEMPLATES = 1024
+    KNOWN = 1024
 
     def __init__(self, log: ChunkLog) -> None:
         self._log = log
-        self._blobs: dict[Any, bytes] = {}
+        self._known: dict[Any, tuple[bytes, Shown]] = {}
 
-    def of(self, paths: Sequence[Path], columns: Sequence[TrajectoryColumn]) -> Window:
+    def of(self, paths: tuple[Path, ...], columns: Sequence[TrajectoryColumn]) -> Window:
         """The window of a trajectory: from its oldest to its newest cell. Raises DataError if cells have expired, are
         another writer's, or lie in a column that the window's first chunk lacks."""
         log = self._log
         if not columns:
             raise DataError("a trajectory needs at least one column")
+        first, last = log.rows, -1
         for column in columns:
             if column._log is not log:
                 raise DataError("a trajectory holds cells of another writer")
-            check_cells(log, column._column, column._rows)
-        bounds = [_bounds(column._rows) for column in columns]
-        first, last = min(low for low, _ in bounds), max(high for _, high in bounds)
+            low, high = _bounds(column._rows)
+            if low < first:
+                first = low
+            if high > last:
+                last = high
+        if first < log.oldest_row:
+            for column in columns:
+                check_cells(log, column._column, column._rows)
+        width = log.columns_in(first)
         assert log.schema is not None, "a cell has a column"
-        specs = log.schema.columns
-        width = log.columns_in(first, last)
+        key = (paths, width, len(log.schema.columns), tuple([_place(column, first) for column in columns]))
+        known = self._known.get(key)
+        if known is None:
+            known = self._described(paths, columns, first, last, width)
+            if len(self._known) >= self.KNOWN:
+                self._known.clear()
+            self._known[key] = known
+        return Window(first, last, *known)
+
+    def all_columns(self, first: int, last: int) -> Window:
+        """The window of rows `first` to `last` with every column, which each of the rows must have."""
+        log = self._log
+        assert log.schema is not None, "there are rows, which have columns"
+        rows = range(first, last + 1)
+        columns = [TrajectoryColumn.of(log, i, rows, False, c.path) for i, c in enumerate(log.schema.columns)]
+        return self.of(log.schema.paths, columns)
+
+    def _described(
+        self, paths: Sequence[Path], columns: Sequence[TrajectoryColumn], first: int, last: int, width: int
+    ) -> tuple[bytes, Shown]:
+        log = self._log
+        assert log.schema is not None, "a cell has a column"
         for path, column in zip(paths, columns, strict=True):
             if column._column >= width:
                 raise DataError(
@@ -242,32 +272,20 @@ class Windows:
             for path, column in zip(paths, columns, strict=True)
         )
         shown = tuple(
-            (path, specs[column._column].dtype.name, column.shape) for path, column in zip(paths, columns, strict=True)
+            (path, log.dtype_names[column._column], column.shape) for path, column in zip(paths, columns, strict=True)
         )
-        return Window(first, last, self._blob(outputs, width), shown)
+        whole = tuple((column.path, number, False, ()) for number, column in enumerate(log.schema.columns))
+        if outputs == whole and width == len(whole):
+            return b"", shown
+        return Template(tuple(OutputColumn(*output) for output in outputs)).encode(), shown
 
-    def all_columns(self, first: int, last: int) -> Window:
-        """The window of rows `first` to `last` with every column, which each of the rows must have."""
-        log = self._log
-        assert log.schema is not None, "there are rows, which have columns"
-        rows = range(first, last + 1)
-        columns = [TrajectoryColumn.of(log, i, rows, False, c.path) for i, c in enumerate(log.schema.columns)]
-        return self.of(log.schema.paths, columns)
 
-    def _blob(self, outputs: tuple[tuple[Path, int, bool, tuple[Run, ...]], ...], width: int) -> bytes:
-        assert self._log.schema is not None
-        key = (outputs, width)
-        blob = self._blobs.get(key)
-        if blob is None:
-            whole = tuple((c.path, i, False, ()) for i, c in enumerate(self._log.schema.columns))
-            if outputs == whole and width == len(whole):
-                blob = b""
-            else:
-                blob = Template(tuple(OutputColumn(*output) for output in outputs)).encode()
-            if len(self._blobs) >= self.CACHED_TEMPLATES:
-                self._blobs.clear()
-            self._blobs[key] = blob
-        return blob
+def _place(column: TrajectoryColumn, first: int) -> tuple[Any, ...]:
+    """What tells a pick from others, wherever its window lies."""
+    rows = column._rows
+    if isinstance(rows, range):
+        return column._column, column.is_squeezed, rows.start - first, len(rows), rows.step
+    return column._column, column.is_squeezed, tuple([row - first for row in rows])
 
 
 def _runs(rows: Sequence[int], first: int, last: int) -> tuple[Run, ...]:

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from replayd_client.errors import DataError, PriorityError, SignatureError, UnknownTableError
+from replayd_client.history import Shown
 from replayd_client.pool import ConnectionPool
 from replayd_client.structure import Path, path_text
 from replayd_client.wire import HelloReply, TableDescription, encode_hello
-
-Shown = tuple[tuple[Path, str, tuple[int, ...]], ...]
-"""Path, dtype and shape, rows first, of each column of a trajectory."""
 
 KNOWN_FITS = 4096
 """Pairs of table and trajectory that are remembered to fit."""

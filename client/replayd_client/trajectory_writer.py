@@ -7,9 +7,9 @@ from typing import Any, Self
 
 from replayd_client.chunk_log import ItemHandle
 from replayd_client.connection import DEFAULT_TIMEOUT_MS
-from replayd_client.errors import ClosedError, ReplaydError
+from replayd_client.errors import ClosedError, DataError, ReplaydError
 from replayd_client.history import ColumnHistory, TrajectoryColumn, Windows
-from replayd_client.structure import Path, flatten, path_text
+from replayd_client.structure import Structure, path_text
 from replayd_client.writer_core import CLOSE_TIMEOUT_MS, EXIT_TIMEOUT_MS, WriterCore
 
 
@@ -23,6 +23,9 @@ class TrajectoryWriter:
     def __init__(self, core: WriterCore) -> None:
         self._core = core
         self._windows = Windows(core.steps)
+        self._history: Any = None
+        self._history_of: Structure | None = None
+        self._trajectory = Structure([])
 
     @property
     def episode_steps(self) -> int:
@@ -35,9 +38,12 @@ class TrajectoryWriter:
         steps = self._core.steps
         if steps.structure is None:
             raise RuntimeError("the history has no columns before the first step is appended")
-        return steps.structure.rebuild(
-            [ColumnHistory(steps, column, path) for column, path in enumerate(steps.structure.paths)]
-        )
+        if steps.structure is not self._history_of:
+            self._history_of = steps.structure
+            self._history = steps.structure.rebuild(
+                [ColumnHistory(steps, column, path) for column, path in enumerate(steps.structure.paths)]
+            )
+        return self._history
 
     def append(self, data: Any, *, partial_step: bool = False) -> None:
         """Add a step.
@@ -56,15 +62,19 @@ class TrajectoryWriter:
         Raises TypeError for a leaf that is no TrajectoryColumn, DataError for an empty trajectory or expired cells,
         PriorityError, UnknownTableError, SignatureError, and DeadlineExceededError as `append` does.
         """
-        pairs = flatten(trajectory)
-        for path, leaf in pairs:
+        try:
+            columns = self._trajectory.leaves(trajectory)
+        except DataError:
+            # Most items of a run have one structure; another one takes its place.
+            self._trajectory = Structure(trajectory)
+            columns = self._trajectory.leaves(trajectory)
+        paths = self._trajectory.paths
+        for path, leaf in zip(paths, columns, strict=True):
             if not isinstance(leaf, TrajectoryColumn):
                 raise TypeError(
                     f"{path_text(path)}: a trajectory is made of TrajectoryColumn (index the history), "
                     f"not {type(leaf).__name__}"
                 )
-        paths: list[Path] = [path for path, _ in pairs]
-        columns = [leaf for _, leaf in pairs]
         return self._core.create_item(table, priority, lambda: self._windows.of(paths, columns))
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:

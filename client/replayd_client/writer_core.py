@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from replayd_client.chunk_log import ChunkLog, ItemHandle
@@ -75,17 +75,21 @@ class WriterCore:
     # What a writer's user does.
 
     def append(self, data: Any, partial_step: bool = False) -> None:
-        with self._entered():
-            self._make_room("append")
+        with self._lock:
+            self._enter()
+            if self.steps.has_full_message:
+                self._make_room("append")
             self.steps.append(data, partial_step)
             self._moved()
 
     def create_item(self, table: str, priority: Any, window: Callable[[], Window]) -> ItemHandle:
         value = checked_priority(priority)
-        with self._entered():
+        with self._lock:
+            self._enter()
             if self._validate_items:
                 self._directory.table(table, deadline_after(self._timeout_ms))
-            self._make_room("create_item")
+            if self.steps.has_full_message:
+                self._make_room("create_item")
             made = window()
             if self._validate_items:
                 self._directory.check(table, made.shown, deadline_after(self._timeout_ms))
@@ -97,11 +101,13 @@ class WriterCore:
     def flush(self, block_until_num_items: int, timeout_ms: float | None) -> None:
         if block_until_num_items < 0:
             raise DataError(f"block_until_num_items must be at least 0, got {block_until_num_items}")
-        with self._entered():
+        with self._lock:
+            self._enter()
             self._flush(block_until_num_items, deadline_after(timeout_ms))
 
     def end_episode(self, clear_buffers: bool, timeout_ms: float | None) -> None:
-        with self._entered():
+        with self._lock:
+            self._enter()
             self.steps.close_step()
             self._flush(0, deadline_after(timeout_ms))
             self.steps.end_episode(clear_buffers)
@@ -173,14 +179,13 @@ class WriterCore:
 
     # Inside the lock.
 
-    @contextlib.contextmanager
-    def _entered(self) -> Iterator[None]:
+    def _enter(self) -> None:
+        """What every call begins with: the writer must be usable, and what was refused since is told."""
         self._sender.check_process()
-        with self._lock:
-            if self._closed:
-                raise ClosedError("the writer is closed")
+        if self._closed:
+            raise ClosedError("the writer is closed")
+        if self._sender.stream.refusals:
             self._raise_refusals()
-            yield
 
     def _raise_refusals(self) -> None:
         refusals = self._sender.stream.refusals
@@ -197,8 +202,6 @@ class WriterCore:
 
     def _make_room(self, what: str) -> None:
         """Ship what is full; if it cannot leave, wait."""
-        if not self.steps.has_full_message:
-            return
         self._ship()
         if self.steps.has_full_message:
             self._sender.wait(self._shipped, deadline_after(self._timeout_ms), what)
@@ -220,7 +223,7 @@ class WriterCore:
         """Something was added: ship what is full, and let the pacer know when the rest is due."""
         if self.steps.has_full_message:
             self._ship()
-        due = self._items_due()
+        due = self._items_due() if self.steps.items else math.inf
         if due < self._due:
             self._due = due
             self._pacer.wake(self, due)

@@ -107,7 +107,7 @@ class Pen:
 
     def create(self, trajectory: Any) -> None:
         pairs = flatten(trajectory)
-        window = self.windows.of([path for path, _ in pairs], [column for _, column in pairs])
+        window = self.windows.of(tuple(path for path, _ in pairs), [column for _, column in pairs])
         handle = ItemHandle("t")
         self.log.add_item(handle, 1.0, window.first_row, window.last_row, window.template, 0.0)
         self.handles.append(handle)
@@ -409,6 +409,18 @@ def test_a_column_may_come_later() -> None:
     pen.finish()
     same(pen.store.item(0), {"a": np.arange(6)})
     same(pen.store.item(1), {"a": np.arange(3, 6), "b": np.array([40, 50])})
+
+
+def test_a_pick_of_all_columns_names_them_once_there_are_more() -> None:
+    pen = Pen(6, 1)
+    for number in range(2):
+        pen.append({"a": number})
+    pen.create({"a": pen.history["a"][-2:]})
+    pen.append({"a": 2, "b": 20})
+    pen.create({"a": pen.history["a"][-2:]})
+    pen.finish()
+    same(pen.store.item(0), {"a": np.arange(2)})
+    same(pen.store.item(1), {"a": np.arange(1, 3)})
 
 
 def test_a_column_may_come_in_the_middle_of_a_step() -> None:
