@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.chunk_log import PACKED_PAYLOAD_BYTES
+from replayd_client.chunk import PACKED_PAYLOAD_BYTES
 from replayd_client.codecs import ColumnCodec, encode_chunk
 from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array
 from replayd_client.errors import DataError, DeadlineExceededError, PriorityError, ReplaydError
+from replayd_client.insert_message import Receipt
+from replayd_client.messages import BLOB_RECORD, Buffer, ChunkBatch, ItemBatch
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import Sender
-from replayd_client.stream import Receipt
 from replayd_client.structure import flatten, path_text
-from replayd_client.wire import BLOB_RECORD, Buffer, ChunkBatch, ItemBatch
 
 MESSAGE_BYTES = 4 << 20
 """Payload bytes of a message, about: large enough that its cost is in the bytes."""

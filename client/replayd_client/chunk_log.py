@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.codecs import RAW, SPARSE, ColumnCodec, decode_column, encode_chunk, split_sparse
+from replayd_client.chunk import Chunk, chunk_batch, decoded
+from replayd_client.codecs import ColumnCodec, encode_chunk
 from replayd_client.columns import RowBuffer, Schema
-from replayd_client.errors import DataError, ReplaydError
-from replayd_client.stream import Receipt
+from replayd_client.errors import DataError
+from replayd_client.item_handle import ItemHandle
+from replayd_client.messages import ChunkBatch, ItemBatch
 from replayd_client.structure import Path, Structure, flatten
-from replayd_client.wire import BLOB_RECORD, Buffer, ChunkBatch, ItemBatch
 
 DEFAULT_CHUNK_LENGTH = 10
 """Steps of a chunk where nothing is said, as far as a writer keeps so many: the incumbent's default."""
@@ -31,58 +32,6 @@ MESSAGE_ITEMS = 256
 """Items of a message at most; the cost of a message is spread over them."""
 MESSAGE_BYTES = 1 << 20
 """Payload bytes from which on a message takes no more chunks."""
-PACKED_PAYLOAD_BYTES = 16 * 1024
-"""Smaller payloads share a frame (protocol §4.3)."""
-
-
-class ItemHandle:
-    """An item on its way: `key` is None until it is acknowledged, and stays None if it was refused (see `error`)."""
-
-    __slots__ = ("_index", "_receipt", "table")
-
-    def __init__(self, table: str) -> None:
-        self.table = table
-        self._receipt: Receipt | None = None
-        self._index = 0
-
-    @property
-    def done(self) -> bool:
-        """Whether the server has answered."""
-        return self._receipt is not None and self._receipt.done
-
-    @property
-    def key(self) -> int | None:
-        if self._receipt is None or self._receipt.first_key is None:
-            return None
-        return self._receipt.first_key + self._index
-
-    @property
-    def error(self) -> ReplaydError | None:
-        return None if self._receipt is None else self._receipt.error
-
-    def shipped(self, receipt: Receipt, index: int) -> None:
-        """The item left as number `index` of this message."""
-        self._receipt, self._index = receipt, index
-
-    def __repr__(self) -> str:
-        state = "refused" if self.error is not None else f"key {self.key}" if self.done else "on its way"
-        return f"<ItemHandle {self.table!r}: {state}>"
-
-
-@dataclass(slots=True, eq=False)
-class _Chunk:
-    number: int
-    first_row: int
-    rows: int
-    episode: int
-    schema: Schema
-    schema_blob: bytes
-    records: bytes
-    payload: bytes
-
-    @property
-    def end_row(self) -> int:
-        return self.first_row + self.rows
 
 
 @dataclass(slots=True, eq=False)
@@ -128,7 +77,7 @@ class ChunkLog:
         self._schema_blob = b""
         self._codecs: list[ColumnCodec] = []
         self._episode = 0
-        self._chunks: deque[_Chunk] = deque()
+        self._chunks: deque[Chunk] = deque()
         self._next_number = 0
         self._sent_end = 0
         self._unsent_bytes = 0
@@ -208,7 +157,7 @@ class ChunkLog:
             present = [None if has is None or has[:count].all() else has[:count] for has in buffer.present()]
             records, payload = encode_chunk(buffer.schema, arrays, self._codecs, present)
             self._chunks.append(
-                _Chunk(
+                Chunk(
                     self._next_number,
                     self._buffer_start,
                     count,
@@ -283,7 +232,7 @@ class ChunkLog:
         leave first, by themselves."""
         if not self._ready:
             return None
-        chunks: list[_Chunk] = []
+        chunks: list[Chunk] = []
         items: list[_Item] = []
         nbytes = 0
         base = self._chunks[0].number
@@ -305,7 +254,7 @@ class ChunkLog:
         batch = self._item_batch(items) if items else None
         self._items_from = min((item.first_row for item in self._items), default=0)
         self._trim()
-        return Message(_chunk_batch(chunks), batch, self._keep_from(), [item.handle for item in items])
+        return Message(chunk_batch(chunks), batch, self._keep_from(), [item.handle for item in items])
 
     def drop_items(self) -> int:
         """Forget the items that have not left; return how many."""
@@ -327,7 +276,7 @@ class ChunkLog:
         for index in sorted({self._find(row) for row in rows[finished].tolist()}):
             chunk = self._chunks[index]
             mine = (rows >= chunk.first_row) & (rows < chunk.end_row)
-            out[mine] = _decoded(chunk, column)[rows[mine] - chunk.first_row]
+            out[mine] = decoded(chunk, column)[rows[mine] - chunk.first_row]
         return out
 
     # Helpers, in the order of their callers.
@@ -429,53 +378,3 @@ class ChunkLog:
             if len(templates) > 1
             else None,
         )
-
-
-def _chunk_batch(chunks: list[_Chunk]) -> ChunkBatch | None:
-    if not chunks:
-        return None
-    schemas = list(dict.fromkeys(chunk.schema_blob for chunk in chunks))
-    return ChunkBatch(
-        first=chunks[0].number,
-        rows=np.array([chunk.rows for chunk in chunks], "<u4"),
-        schemas=schemas,
-        records=b"".join(chunk.records for chunk in chunks),
-        body=_body([chunk.payload for chunk in chunks]),
-        episodes=np.array([chunk.episode for chunk in chunks], "<u8"),
-        schema_of=np.array([schemas.index(chunk.schema_blob) for chunk in chunks], "<u2") if len(schemas) > 1 else None,
-    )
-
-
-def _body(payloads: list[bytes]) -> list[Buffer]:
-    body: list[Buffer] = []
-    small: list[bytes] = []
-    for payload in payloads:
-        if len(payload) < PACKED_PAYLOAD_BYTES:
-            small.append(payload)
-            continue
-        if small:
-            body.append(b"".join(small))
-            small = []
-        body.append(payload)
-    if small:
-        body.append(b"".join(small))
-    return body
-
-
-def _decoded(chunk: _Chunk, column: int) -> NDArray[Any]:
-    """All rows of a column of a finished chunk; rows that lack it hold anything."""
-    records = np.frombuffer(chunk.records, BLOB_RECORD)
-    start = int(records["stored_bytes"][:column].sum())
-    record = records[column]
-    data = memoryview(chunk.payload)[start : start + int(record["stored_bytes"])]
-    spec = chunk.schema.columns[column]
-    out = np.empty((chunk.rows, *spec.shape), spec.dtype)
-    flags, codec = int(record["flags"]), int(record["codec"])
-    if not flags & SPARSE:
-        decode_column(data, codec, flags, out)
-        return out
-    present, data = split_sparse(data, chunk.rows)
-    some = np.empty((int(present.sum()), *spec.shape), spec.dtype)
-    decode_column(data, codec if len(data) else RAW, flags & ~SPARSE, some)
-    out[present] = some
-    return out

@@ -16,6 +16,7 @@ from replayd_client.bulk import BatchSenders, Rows, priorities_of, rows_of_batch
 from replayd_client.chunk_log import MESSAGE_ITEMS, ChunkLog
 from replayd_client.connection import DEFAULT_TIMEOUT_MS, Encoder
 from replayd_client.errors import DataError
+from replayd_client.messages import InfoReply, Reply, ResetReply, UpdateReply
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.sampling import SampleBatch, sample_batch, samples
@@ -23,15 +24,7 @@ from replayd_client.sender import deadline_after
 from replayd_client.server_info import TableInfo, table_infos
 from replayd_client.signatures import TableDirectory
 from replayd_client.trajectory_writer import TrajectoryWriter
-from replayd_client.wire import (
-    InfoReply,
-    Reply,
-    ResetReply,
-    UpdateReply,
-    encode_info,
-    encode_reset,
-    encode_update,
-)
+from replayd_client.wire import encode_info, encode_reset, encode_update
 from replayd_client.writer import Writer
 from replayd_client.writer_core import CLOSE_TIMEOUT_MS, WriterCore
 

@@ -25,7 +25,8 @@ from replayd_client.errors import (
     ReplaydError,
     UnsupportedVersionError,
 )
-from replayd_client.wire import VERSION, Buffer, ErrorReply, HelloReply, Reply, decode_reply, encode_hello
+from replayd_client.messages import Buffer, ErrorReply, HelloReply, Reply
+from replayd_client.wire import VERSION, decode_reply, encode_hello
 
 log = logging.getLogger("replayd_client")
 

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from replayd_client.connection import Connection
 from replayd_client.errors import DataError, DeadlineExceededError, NeverGrantableError, ReplaydError
+from replayd_client.messages import InfoReply, SampleReply
 from replayd_client.pool import ConnectionPool
 from replayd_client.structure import Structure, path_text
-from replayd_client.wire import InfoReply, SampleReply, encode_info, encode_sample
+from replayd_client.wire import encode_info, encode_sample
 
 if TYPE_CHECKING:
     from replayd_client.batches import SampleBatchInfo, SampledBatch

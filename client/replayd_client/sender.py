@@ -20,19 +20,12 @@ from replayd_client.errors import (
     ReplaydError,
     UnsupportedVersionError,
 )
+from replayd_client.insert_message import Receipt
+from replayd_client.messages import ChunkBatch, ErrorReply, InfoReply, InsertReply, ItemBatch
 from replayd_client.pool import ConnectionPool
 from replayd_client.server_info import blocked_inserts
-from replayd_client.stream import InsertStream, Receipt
-from replayd_client.wire import (
-    ChunkBatch,
-    ErrorReply,
-    InfoReply,
-    InsertReply,
-    ItemBatch,
-    encode_close_stream,
-    encode_info,
-    encode_keepalive,
-)
+from replayd_client.stream import InsertStream
+from replayd_client.wire import encode_close_stream, encode_info, encode_keepalive
 
 log = logging.getLogger("replayd_client")
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from replayd_client.columns import TensorSpec
+from replayd_client.messages import HelloReply, TableDescription
 from replayd_client.structure import Structure
-from replayd_client.wire import HelloReply, TableDescription
 
 
 @dataclass(frozen=True, slots=True)

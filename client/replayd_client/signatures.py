@@ -9,9 +9,10 @@ from typing import Any
 
 from replayd_client.errors import DataError, PriorityError, SignatureError, UnknownTableError
 from replayd_client.history import Shown
+from replayd_client.messages import HelloReply, TableDescription
 from replayd_client.pool import ConnectionPool
 from replayd_client.structure import Path, path_text
-from replayd_client.wire import HelloReply, TableDescription, encode_hello
+from replayd_client.wire import encode_hello
 
 KNOWN_FITS = 4096
 """Pairs of table and trajectory that are remembered to fit."""

@@ -13,10 +13,19 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 
 from replayd_client.errors import ReplaydError
-from replayd_client.wire import Buffer, ChunkBatch, ErrorReply, InsertReply, ItemBatch, encode_insert
+from replayd_client.insert_message import (
+    ITEM_OVERHEAD_BYTES,
+    MESSAGE_OVERHEAD_BYTES,
+    InsertMessage,
+    KeptChunks,
+    Receipt,
+    Transmission,
+    chunk_bytes,
+    from_number,
+)
+from replayd_client.messages import ChunkBatch, ErrorReply, InsertReply, ItemBatch
 
 log = logging.getLogger("replayd_client")
 
@@ -29,61 +38,6 @@ RETRY_S = (0.0, 0.01, 0.05, 0.25, 1.0)
 
 TRANSIENT_LIMITS = ("window_messages", "window_bytes", "streams")
 """Limits of the server that a message may meet now and not a moment later."""
-
-MESSAGE_OVERHEAD_BYTES = 512
-CHUNK_OVERHEAD_BYTES = 16
-ITEM_OVERHEAD_BYTES = 40
-
-
-@dataclass(slots=True, eq=False)
-class Receipt:
-    """What became of one insert message: keys once acknowledged, or the error it was refused with."""
-
-    items: int
-    first_key: int | None = None
-    error: ReplaydError | None = None
-    done: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Kept:
-    """Chunks that may have to be sent again, and the stream on which the server has them (None: on none)."""
-
-    batch: ChunkBatch
-    stream: bytes | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Message:
-    index: int
-    """Place in the order in which messages were put."""
-    kept: _Kept | None
-    items: ItemBatch | None
-    keep_from: int
-    needs_from: int
-    """Its items refer to no chunk with a smaller number."""
-    chunks_end: int
-    """Every kept chunk with a smaller number goes before it or with it."""
-    nbytes: int
-    receipt: Receipt | None
-    """None: a message of chunks alone, made for a new stream or what a refusal left."""
-    stream: bytes | None = None
-    """The stream it was sent on, or is to be sent again on unchanged; None: not numbered yet."""
-    seq: int = 0
-    with_chunks: bool = False
-
-
-@dataclass(slots=True)
-class Transmission:
-    """One sending of one message. `frames(request_id)` encodes it; then call `InsertStream.sent`."""
-
-    message: _Message = field(repr=False)
-
-    def frames(self, request_id: int) -> list[Buffer]:
-        message = self.message
-        assert message.stream is not None, "a message is numbered before it is sent"
-        chunks = message.kept.batch if message.kept is not None and message.with_chunks else None
-        return encode_insert(request_id, message.stream, message.seq, message.keep_from, chunks, message.items)
 
 
 class InsertStream:
@@ -108,13 +62,13 @@ class InsertStream:
         self._index = 0
         self._keep_from = 0
         self._chunks_end = 0
-        self._kept: deque[_Kept] = deque()
+        self._kept: deque[KeptChunks] = deque()
         # A message is in one of these. Those in `_resend` keep their number and go first, in the order sent.
-        self._fresh: deque[_Message] = deque()
-        self._resend: deque[_Message] = deque()
-        self._in_flight: dict[int, _Message] = {}
+        self._fresh: deque[InsertMessage] = deque()
+        self._resend: deque[InsertMessage] = deque()
+        self._in_flight: dict[int, InsertMessage] = {}
         self._in_flight_bytes = 0
-        self._open: dict[int, _Message] = {}
+        self._open: dict[int, InsertMessage] = {}
         self._open_bytes = 0
         self._open_items = 0
         self._retry_at = 0.0
@@ -169,14 +123,14 @@ class InsertStream:
         nbytes = MESSAGE_OVERHEAD_BYTES
         if chunks is not None:
             assert chunks.first >= self._chunks_end, "chunk numbers went back"
-            kept = _Kept(chunks)
+            kept = KeptChunks(chunks)
             self._kept.append(kept)
             self._chunks_end = chunks.end
-            nbytes += _chunk_bytes(chunks)
+            nbytes += chunk_bytes(chunks)
         if items is not None:
             nbytes += ITEM_OVERHEAD_BYTES * len(items) + sum(map(len, items.templates)) + sum(map(len, items.tables))
         receipt = Receipt(0 if items is None else len(items))
-        message = _Message(
+        message = InsertMessage(
             self._index, kept, items, keep_from, self._keep_from, self._chunks_end, nbytes, receipt=receipt
         )
         self._index += 1
@@ -292,7 +246,7 @@ class InsertStream:
 
     # Numbering.
 
-    def _number_next(self) -> _Message | None:
+    def _number_next(self) -> InsertMessage | None:
         """Give the first fresh message its number, or first the chunks that it needs and the stream lacks."""
         if not self._fresh:
             return None
@@ -300,14 +254,14 @@ class InsertStream:
         stream = self._stream
         lacking = self._lacking(message)
         if lacking is not None:
-            chunks_alone = _Message(
+            chunks_alone = InsertMessage(
                 message.index,
                 lacking,
                 None,
                 self._low_water(),
                 lacking.batch.first,
                 lacking.batch.end,
-                MESSAGE_OVERHEAD_BYTES + _chunk_bytes(lacking.batch),
+                MESSAGE_OVERHEAD_BYTES + chunk_bytes(lacking.batch),
                 receipt=None,
             )
             message = chunks_alone
@@ -326,7 +280,7 @@ class InsertStream:
         self._resend.append(message)
         return message
 
-    def _lacking(self, message: _Message) -> _Kept | None:
+    def _lacking(self, message: InsertMessage) -> KeptChunks | None:
         for kept in self._kept:
             if kept.batch.end > message.chunks_end:
                 break
@@ -334,7 +288,7 @@ class InsertStream:
                 return kept
         return None
 
-    def _needed_elsewhere(self, message: _Message) -> int:
+    def _needed_elsewhere(self, message: InsertMessage) -> int:
         """The least chunk number that earlier messages need which are not on this stream and may come to it."""
         return min(
             (
@@ -347,17 +301,17 @@ class InsertStream:
 
     # Retrying.
 
-    def _retry(self, message: _Message, from_seq: int, now: float) -> None:
-        self._resend.extendleft(reversed(self._take_in_flight(_from(message, from_seq))))
+    def _retry(self, message: InsertMessage, from_seq: int, now: float) -> None:
+        self._resend.extendleft(reversed(self._take_in_flight(from_number(message, from_seq))))
         self._pause(now)
 
-    def _start_over(self, message: _Message, now: float) -> None:
+    def _start_over(self, message: InsertMessage, now: float) -> None:
         """The server does not know the message's stream: it and the later ones of that stream go on a new one.
 
         Earlier ones that are still in flight were accepted before the stream ended; their answers are yet to come.
         """
         stream = message.stream
-        again = self._take_in_flight(_from(message, message.seq))
+        again = self._take_in_flight(from_number(message, message.seq))
         again.extend(other for other in self._resend if other.stream == stream)
         self._resend = deque(other for other in self._resend if other.stream != stream)
         self._renumber(again)
@@ -365,7 +319,7 @@ class InsertStream:
             self._open_stream()
         self._pause(now)
 
-    def _refused(self, message: _Message, error: ReplaydError, now: float) -> None:
+    def _refused(self, message: InsertMessage, error: ReplaydError, now: float) -> None:
         """The message's items are over. Its number is not spent, so it goes again without what was refused."""
         self._close(message, None, error)
         if message.receipt is not None:
@@ -378,10 +332,10 @@ class InsertStream:
         else:
             self._start_over(message, now)
             return
-        self._resend.extendleft(reversed(self._take_in_flight(_from(message, message.seq))))
+        self._resend.extendleft(reversed(self._take_in_flight(from_number(message, message.seq))))
         message.nbytes = MESSAGE_OVERHEAD_BYTES
         if message.with_chunks and message.kept is not None:
-            message.nbytes += _chunk_bytes(message.kept.batch)
+            message.nbytes += chunk_bytes(message.kept.batch)
 
     def _open_stream(self) -> None:
         """From here on messages go to a new stream. What is in flight on the old one is answered there."""
@@ -389,7 +343,7 @@ class InsertStream:
         self._next_seq = 0
         self._sent_keep_from = 0
 
-    def _renumber(self, messages: Iterable[_Message]) -> None:
+    def _renumber(self, messages: Iterable[InsertMessage]) -> None:
         """Take the messages' numbers away. Those of chunks alone end here: they are made again if needed."""
         fresh = list(self._fresh)
         for message in messages:
@@ -398,7 +352,7 @@ class InsertStream:
                 fresh.append(message)
         self._fresh = deque(sorted(fresh, key=lambda message: message.index))
 
-    def _take_in_flight(self, wanted: Callable[[_Message], bool]) -> list[_Message]:
+    def _take_in_flight(self, wanted: Callable[[InsertMessage], bool]) -> list[InsertMessage]:
         ids = [request_id for request_id, message in self._in_flight.items() if wanted(message)]
         taken = [self._in_flight.pop(request_id) for request_id in ids]
         self._in_flight_bytes -= sum(message.nbytes for message in taken)
@@ -411,13 +365,13 @@ class InsertStream:
     def _oldest_seq(self, stream: bytes | None) -> int:
         return min(message.seq for message in self._numbered() if message.stream == stream)
 
-    def _numbered(self) -> Iterator[_Message]:
+    def _numbered(self) -> Iterator[InsertMessage]:
         yield from self._in_flight.values()
         yield from self._resend
 
     # Ends.
 
-    def _close(self, message: _Message, first_key: int | None, error: ReplaydError | None) -> None:
+    def _close(self, message: InsertMessage, first_key: int | None, error: ReplaydError | None) -> None:
         receipt = message.receipt
         if receipt is not None:
             receipt.first_key, receipt.error, receipt.done = first_key, error, True
@@ -433,12 +387,3 @@ class InsertStream:
     def _low_water(self) -> int:
         """No open message and nothing put later refers to a chunk with a smaller number."""
         return min((message.needs_from for message in self._open.values()), default=self._keep_from)
-
-
-def _from(message: _Message, seq: int) -> Callable[[_Message], bool]:
-    """Tells the messages of this one's stream with this number or a later one."""
-    return lambda other: other.stream == message.stream and other.seq >= seq
-
-
-def _chunk_bytes(chunks: ChunkBatch) -> int:
-    return chunks.nbytes + CHUNK_OVERHEAD_BYTES * len(chunks) + sum(map(len, chunks.schemas))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from replayd_client.chunk_log import ItemHandle
 from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.errors import ClosedError, DataError, ReplaydError
 from replayd_client.history import ColumnHistory, TrajectoryColumn, Windows
+from replayd_client.item_handle import ItemHandle
 from replayd_client.structure import Structure, path_text
 from replayd_client.writer_core import CLOSE_TIMEOUT_MS, EXIT_TIMEOUT_MS, WriterCore
 

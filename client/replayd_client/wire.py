@@ -8,14 +8,57 @@ is sized by it. What a payload holds is the business of `codecs` and `batches`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.errors import ProtocolError, ReplaydError, error_from_wire
+from replayd_client.errors import ProtocolError, error_from_wire
+from replayd_client.messages import (
+    BLOB_RECORD,
+    Buffer,
+    ChunkBatch,
+    DoneReply,
+    ErrorReply,
+    HelloReply,
+    InfoReply,
+    InsertReply,
+    ItemBatch,
+    Numbers,
+    Reply,
+    ResetReply,
+    SampleReply,
+    TableDescription,
+    UpdateReply,
+    nbytes_of,
+)
+
+__all__ = [
+    "BLOB_RECORD",
+    "VERSION",
+    "ChunkBatch",
+    "DoneReply",
+    "ErrorReply",
+    "HelloReply",
+    "InfoReply",
+    "InsertReply",
+    "ItemBatch",
+    "Reply",
+    "ResetReply",
+    "SampleReply",
+    "TableDescription",
+    "UpdateReply",
+    "decode_reply",
+    "encode_close_stream",
+    "encode_hello",
+    "encode_info",
+    "encode_insert",
+    "encode_keepalive",
+    "encode_reset",
+    "encode_sample",
+    "encode_update",
+]
 
 VERSION = 1
 
@@ -23,66 +66,6 @@ HEADER_BYTES_MAX = 64 << 20
 """Largest reply header read: a sample of 16384 items over 131072 blobs takes under 3 MiB, and `info` less."""
 ARRAY_MAX = 1 << 16
 """Largest msgpack array or map read: long arrays of numbers are packed bytes, so these are lists of names or blobs."""
-
-Buffer = Any
-"""bytes, memoryview or a contiguous uint8 array."""
-Numbers = NDArray[Any]
-
-BLOB_RECORD = np.dtype([("stored_bytes", "<u4"), ("codec", "u1"), ("flags", "u1"), ("zero", "<u2")])
-"""One column blob of a chunk (protocol §4.2)."""
-
-
-# --- what an insert carries -------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, eq=False)
-class ChunkBatch:
-    """Consecutive chunks of one stream, numbered `first`, `first + 1`, …"""
-
-    first: int
-    rows: Numbers
-    """Steps in each chunk, [n]."""
-    schemas: Sequence[bytes]
-    records: Buffer
-    """Packed blob records: the columns of the first chunk, of the second, …"""
-    body: Sequence[Buffer]
-    """Payloads in chunk order; each frame holds whole payloads."""
-    episodes: Numbers | None = None
-    schema_of: Numbers | None = None
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def end(self) -> int:
-        return self.first + len(self.rows)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(_nbytes(frame) for frame in self.body) + _nbytes(self.records)
-
-
-@dataclass(slots=True, eq=False)
-class ItemBatch:
-    """m items, each a window over chunks of the same stream. An absent array stands for its default."""
-
-    tables: Sequence[str]
-    chunk: Numbers
-    length: Numbers
-    priority: Numbers
-    table_of: Numbers | None = None
-    chunks: Numbers | None = None
-    offset: Numbers | None = None
-    templates: Sequence[bytes] = (b"",)
-    template_of: Numbers | None = None
-
-    def __len__(self) -> int:
-        return len(self.priority)
-
-    @property
-    def nbytes(self) -> int:
-        return 48 * len(self.priority) + sum(map(len, self.templates))
-
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
@@ -104,7 +87,7 @@ def encode_insert(
         _pack_optional(fields, "episodes", chunks.episodes, "<u8", default=0)
         _pack_optional(fields, "schema_of", chunks.schema_of, "<u2", default=0)
         # A body frame may be empty only if all payloads are, so an empty one says nothing and is left out.
-        body = [frame for frame in chunks.body if _nbytes(frame)]
+        body = [frame for frame in chunks.body if nbytes_of(frame)]
     if items is not None:
         fields["tables"] = list(items.tables)
         fields["chunk"] = _pack(items.chunk, "<u8")
@@ -163,102 +146,7 @@ def _pack_optional(fields: dict[str, Any], name: str, values: Numbers | None, dt
         fields[name] = _pack(values, dtype)
 
 
-def _nbytes(buffer: Buffer) -> int:
-    return buffer.nbytes if hasattr(buffer, "nbytes") else len(buffer)
-
-
 # --- replies ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, frozen=True)
-class TableDescription:
-    """What `hello` says of a table. `signature`: None, or one (path, dtype, shape) a column; a size of None is free."""
-
-    signature: tuple[tuple[tuple[str | int, ...], str, tuple[int | None, ...]], ...] | None
-
-
-@dataclass(slots=True)
-class HelloReply:
-    id: int
-    server_id: bytes
-    server: str
-    versions: tuple[int, ...]
-    codecs: tuple[int, ...]
-    window_messages: int
-    window_bytes: int
-    lease_ms: int
-    max_wait_ms: int
-    limits: dict[str, int]
-    tables: dict[str, TableDescription]
-
-
-@dataclass(slots=True)
-class InsertReply:
-    id: int
-    first_key: int | None
-    items: int
-    duplicate: bool
-
-
-@dataclass(slots=True, eq=False)
-class SampleReply:
-    """m items over n distinct chunks, as the server sent them; `records` has one entry a column blob."""
-
-    id: int
-    keys: NDArray[np.uint64]
-    priorities: NDArray[np.float64]
-    probabilities: NDArray[np.float64]
-    times_sampled: NDArray[np.uint32]
-    table_sizes: NDArray[np.uint64]
-    chunk: NDArray[np.uint32]
-    chunks: NDArray[np.uint32]
-    offset: NDArray[np.uint32]
-    length: NDArray[np.uint32]
-    templates: list[bytes]
-    template_of: NDArray[np.uint16]
-    rows: NDArray[np.uint32]
-    schemas: list[bytes]
-    schema_of: NDArray[np.uint16]
-    records: NDArray[np.void]
-    body: list[memoryview]
-
-
-@dataclass(slots=True, eq=False)
-class UpdateReply:
-    id: int
-    updated: int
-    deleted: int
-    missing: NDArray[np.uint64]
-
-
-@dataclass(slots=True)
-class ResetReply:
-    id: int
-    removed: int
-
-
-@dataclass(slots=True)
-class InfoReply:
-    id: int
-    fields: dict[str, Any]
-
-
-@dataclass(slots=True)
-class DoneReply:
-    """The answer of an operation that has nothing to tell: keepalive, close_stream."""
-
-    id: int
-    op: str
-
-
-@dataclass(slots=True)
-class ErrorReply:
-    id: int
-    op: str
-    error: ReplaydError
-
-
-Reply = HelloReply | InsertReply | SampleReply | UpdateReply | ResetReply | InfoReply | DoneReply | ErrorReply
 
 
 def decode_reply(frames: Sequence[Buffer]) -> Reply:

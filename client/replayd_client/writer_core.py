@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from replayd_client.chunk_log import ChunkLog, ItemHandle
+from replayd_client.chunk_log import ChunkLog
 from replayd_client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -26,6 +26,7 @@ from replayd_client.errors import (
     ReplaydError,
 )
 from replayd_client.history import Window
+from replayd_client.item_handle import ItemHandle
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import Sender, deadline_after

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replayd_client.batches import SampledBatch
-from replayd_client.chunk_log import ChunkLog, ItemHandle, Message
+from replayd_client.chunk_log import ChunkLog, Message
 from replayd_client.columns import Schema
 from replayd_client.errors import DataError
 from replayd_client.history import ColumnHistory, TrajectoryColumn, Windows
+from replayd_client.item_handle import ItemHandle
 from replayd_client.structure import Structure, flatten
 from replayd_client.wire import BLOB_RECORD
 
