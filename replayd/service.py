@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from replayd.accounts import Accounts
 from replayd.admission import check_chunks, check_items, check_priorities
 from replayd.chunks import NO_SLOT, ChunkStore
 from replayd.columns import Template
@@ -22,7 +23,6 @@ from replayd.limits import (
     LEASE_S,
     LIMITS,
     MAX_WAIT_MS,
-    PARKED_SAMPLES,
     SAMPLES,
     UPDATES,
     WINDOW_BYTES,
@@ -45,27 +45,15 @@ from replayd.messages import (
     Sample,
     Update,
 )
+from replayd.pending import Applied, Drawn, Outcome, PendingInsert, PendingSample
 from replayd.streams import Stream, Streams, Ticket
-from replayd.table import Applied, Drawn, Outcome, PendingInsert, PendingSample, Table
+from replayd.table import Table
 
 KEY_SHARD_SHIFT = 52
 """A key is 12 bits of shard id, then a counter that begins at 1."""
 
 _ANSWERED_DEADLINES = 1024
 """Deadlines of answered requests that may stay in the heap: it is swept when they outnumber the others so far."""
-
-
-@dataclass(slots=True)
-class Account:
-    """What one peer has open."""
-
-    insert_messages: int = 0
-    insert_bytes: int = 0
-    samples: int = 0
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.insert_messages or self.samples)
 
 
 @dataclass(slots=True)
@@ -115,7 +103,7 @@ class Service:
         for table, entropy in zip(tables, np.random.SeedSequence(seed).spawn(len(tables)), strict=True):
             table.bind(self.chunks, self.templates, np.random.Generator(np.random.PCG64(entropy)))
         self._next_key = (shard << KEY_SHARD_SHIFT) + 1
-        self._accounts: dict[Peer, Account] = {}
+        self._accounts = Accounts()
         self._deadlines: list[tuple[float, int, PendingSample, Table]] = []
         self._parked = 0
         self._outbox: list[tuple[Peer, Reply]] = []
@@ -187,7 +175,7 @@ class Service:
             table.pending_samples.clear()
             for ticket in {id(p.ticket): p.ticket for p in table.pending_inserts}.values():
                 for peer, asked in ticket.askers:
-                    self._close_insert(peer, ticket.nbytes)
+                    self._accounts.close_insert(peer, ticket.nbytes)
                     self.refuse(peer, "insert", asked, error)
                 ticket.askers.clear()
 
@@ -221,7 +209,8 @@ class Service:
             return
         if stream is not None and request.seq < stream.next_seq:
             raise BadRequest(f"message {request.seq} was acknowledged long ago; the stream is at {stream.next_seq}")
-        self._check_window(peer, request)
+        if peer is not None:
+            self._accounts.check_insert(peer, request.nbytes)
         tables = [self._table(name) for name in request.items.tables] if request.items else []
         if request.chunks:
             check_chunks(stream, request.chunks)
@@ -245,9 +234,7 @@ class Service:
             self._park(ticket, request.items, tables, stream, now)
         if peer is not None:
             ticket.askers.append((peer, request.id))
-            account = self._accounts.setdefault(peer, Account())
-            account.insert_messages += 1
-            account.insert_bytes += request.nbytes
+            self._accounts.open_insert(peer, request.nbytes)
         self.chunks.unlease(stream.shorten(request.keep_from))
         if count == 0:
             self._acknowledge(ticket)
@@ -259,12 +246,11 @@ class Service:
         SAMPLES.check(request.n)
         if not 1 <= request.min_n <= request.n:
             raise BadRequest(f"min_n must be between 1 and n, got min_n {request.min_n} and n {request.n}")
-        open_samples = self._accounts[peer].samples if peer in self._accounts else 0
-        PARKED_SAMPLES.check(open_samples + 1)
+        self._accounts.check_sample(peer)
         wait_s = min(request.timeout_s, MAX_WAIT_MS.value / 1000)
         pending = PendingSample(peer, request.id, request.n, request.min_n, now, now + wait_s)
         table.park_sample(pending)
-        self._accounts.setdefault(peer, Account()).samples += 1
+        self._accounts.open_sample(peer)
         self._pump(table, now)
         if not pending.answered:
             self._parked += 1
@@ -301,7 +287,7 @@ class Service:
             "streams": {"open": len(self.streams), "expired": self.streams.expired},
             "peers": {
                 "waiting": len(self._accounts),
-                "parked_samples": sum(account.samples for account in self._accounts.values()),
+                "parked_samples": self._accounts.samples,
             },
             "counters": {name: getattr(self.counters, name) for name in self.counters.__slots__},
         }
@@ -335,13 +321,6 @@ class Service:
             raise _unknown_stream(request.stream)
         raise SequenceGap(f"message {request.seq} came before {expected}", expected=expected)
 
-    def _check_window(self, peer: Peer, request: Insert) -> None:
-        account = self._accounts.get(peer) if peer is not None else None
-        if account is None or account.insert_messages == 0:
-            return
-        WINDOW_MESSAGES.check(account.insert_messages + 1)
-        WINDOW_BYTES.check(account.insert_bytes + request.nbytes)
-
     def _park(self, ticket: Ticket, items: ItemBatch, tables: list[Table], stream: Stream, now: float) -> None:
         """Hold what the items show and queue them at their tables."""
         first = stream.slots[items.chunk - stream.base]
@@ -367,7 +346,7 @@ class Service:
     def _acknowledge(self, ticket: Ticket) -> None:
         for peer, id in ticket.askers:
             self._outbox.append((peer, Result("insert", id, _insert_fields(ticket, duplicate=False))))
-            self._close_insert(peer, ticket.nbytes)
+            self._accounts.close_insert(peer, ticket.nbytes)
         ticket.askers.clear()
 
     def _acknowledge_again(self, peer: Peer, id: int, ticket: Ticket) -> None:
@@ -380,18 +359,9 @@ class Service:
             return
         # Whoever asked before over another connection is gone.
         for gone, _ in [asker for asker in ticket.askers if asker[0] != peer]:
-            self._close_insert(gone, ticket.nbytes)
+            self._accounts.close_insert(gone, ticket.nbytes)
         ticket.askers[:] = [asker for asker in ticket.askers if asker[0] == peer] + [(peer, id)]
-        account = self._accounts.setdefault(peer, Account())
-        account.insert_messages += 1
-        account.insert_bytes += ticket.nbytes
-
-    def _close_insert(self, peer: Peer, nbytes: int) -> None:
-        account = self._accounts[peer]
-        account.insert_messages -= 1
-        account.insert_bytes -= nbytes
-        if account.is_empty:
-            del self._accounts[peer]
+        self._accounts.open_insert(peer, ticket.nbytes)
 
     # --- progress -----------------------------------------------------------------------------------------------------
 
@@ -420,10 +390,7 @@ class Service:
 
     def _answered(self, request: PendingSample) -> None:
         request.answered = True
-        account = self._accounts[request.peer]
-        account.samples -= 1
-        if account.is_empty:
-            del self._accounts[request.peer]
+        self._accounts.close_sample(request.peer)
 
     def _table(self, name: str) -> Table:
         table = self.tables.get(name)
@@ -442,7 +409,7 @@ class Service:
         self.chunks.validate(held, self.streams.leased())
         self.templates.validate(np.concatenate([table.held_templates() for table in self.tables.values()]))
         self.streams.validate()
-        accounts: dict[Peer, Account] = {}
+        accounts = Accounts()
         tickets: dict[int, Ticket] = {}
         parked: dict[int, int] = {}
         for table in self.tables.values():
@@ -451,13 +418,11 @@ class Service:
                 parked[id(pending.ticket)] = parked.get(id(pending.ticket), 0) + len(pending)
             for request in table.pending_samples:
                 assert not request.answered, "an answered request is parked"
-                accounts.setdefault(request.peer, Account()).samples += 1
+                accounts.open_sample(request.peer)
         for key, ticket in tickets.items():
             assert ticket.waiting == parked[key], "a ticket waits for items that are not parked"
             for peer, _ in ticket.askers:
-                account = accounts.setdefault(peer, Account())
-                account.insert_messages += 1
-                account.insert_bytes += ticket.nbytes
+                accounts.open_insert(peer, ticket.nbytes)
         assert accounts == self._accounts, f"open requests {self._accounts} are not the parked ones {accounts}"
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,77 +21,11 @@ from replayd.errors import NeverGrantable, Timeout
 from replayd.interned import Interned
 from replayd.items import NOT_FOUND, Items
 from replayd.limits import NAME_BYTES, PENDING_INSERTS
-from replayd.messages import Float64s, Int64s, Peer, Sampled, Uint64s
+from replayd.messages import Float64s, Int64s, Sampled, Uint64s
+from replayd.pending import Applied, Drawn, Outcome, PendingInsert, PendingSample
 from replayd.rate_limiters import Queue, RateLimiter, Stack
 from replayd.selectors import Fifo, Lifo, Selector
-from replayd.streams import Ticket
 from replayd_client.columns import signature_of
-
-
-@dataclass(slots=True, eq=False)
-class PendingInsert:
-    """Items of one message for this table, waiting for the limiter; the first `applied` ones are in."""
-
-    ticket: Ticket
-    keys: Uint64s
-    priority: Float64s
-    chunk: Int64s
-    """Slot of each window's first chunk."""
-    chunks: Int64s
-    offset: Int64s
-    length: Int64s
-    template: Int64s
-    since: float
-    applied: int = 0
-
-    def __len__(self) -> int:
-        return len(self.keys) - self.applied
-
-    def part(self, which: Int64s) -> PendingInsert:
-        """The items at these positions; none has been applied."""
-        return PendingInsert(
-            self.ticket,
-            self.keys[which],
-            self.priority[which],
-            self.chunk[which],
-            self.chunks[which],
-            self.offset[which],
-            self.length[which],
-            self.template[which],
-            self.since,
-        )
-
-
-@dataclass(slots=True, eq=False)
-class PendingSample:
-    """A sample request waiting for the limiter."""
-
-    peer: Peer
-    id: int
-    n: int
-    min_n: int
-    since: float
-    deadline: float
-    answered: bool = False
-
-
-@dataclass(slots=True)
-class Applied:
-    """Outcome: so many items of this message are now in the table."""
-
-    ticket: Ticket
-    items: int
-
-
-@dataclass(slots=True)
-class Drawn:
-    """Outcome: a sample request is served."""
-
-    request: PendingSample
-    reply: Sampled
-
-
-Outcome = Applied | Drawn
 
 
 class Table:

@@ -20,11 +20,13 @@ MAX_LINES = 450
 LAYERS: dict[str, tuple[str, ...]] = {
     "words": ("errors", "limits", "columns", "messages"),
     "core": (
+        "accounts",
         "admission",
         "chunks",
         "draws",
         "interned",
         "items",
+        "pending",
         "rate_limiters",
         "selectors",
         "service",
@@ -34,7 +36,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "sum_tree",
         "table",
     ),
-    "codec": ("blobs", "wire"),
+    "codec": ("blobs", "header", "insert_reader", "wire"),
     "shell": ("config", "config_model", "server", "embedded", "notify", "cli", "__main__"),
     "face": ("__init__",),
 }

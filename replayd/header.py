@@ -1,0 +1,124 @@
+"""The header of a message: one msgpack map, and the typed values and packed arrays in it.
+
+Any bytes either read or raise a PeerError that names the field. Knows no operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from replayd.blobs import check_name, is_uint
+from replayd.errors import BadMessage
+from replayd.limits import DESCRIPTIONS, FRAMES, HEADER_BYTES, MESSAGE_BYTES
+from replayd.messages import Int64s
+
+Fields = dict[str, Any]
+Frames = Sequence[Any]
+
+
+def read_header(frames: Frames) -> Header:
+    """The header of a message. Raises BadMessage or LimitExceeded."""
+    if not frames:
+        raise BadMessage("a message needs a header frame")
+    FRAMES.check(len(frames))
+    HEADER_BYTES.check(len(frames[0]))
+    MESSAGE_BYTES.check(sum(map(len, frames)))
+    try:
+        fields = msgpack.unpackb(
+            frames[0],
+            raw=False,
+            object_pairs_hook=_map,
+            ext_hook=_no_extension,
+            max_array_len=DESCRIPTIONS.value,
+            max_map_len=64,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+        raise BadMessage(f"the header is not one msgpack map: {str(error)[:200]}") from error
+    if not isinstance(fields, dict):
+        raise BadMessage("the header is not a msgpack map")
+    return Header(fields)
+
+
+class Header:
+    """Fields by name; each method raises BadMessage if the field is not what it must be."""
+
+    def __init__(self, fields: Fields) -> None:
+        self._fields = fields
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._fields.get(name, default)
+
+    def uint(self, name: str, default: int | None = None) -> int:
+        value = self._fields.get(name, default)
+        if not is_uint(value):
+            raise BadMessage(f"{name} must be an unsigned integer below 2^63")
+        return value
+
+    def bin(self, name: str) -> bytes:
+        value = self._fields.get(name)
+        if not isinstance(value, bytes):
+            raise BadMessage(f"{name} must be bin")
+        return value
+
+    def values(self, name: str) -> list[Any]:
+        value = self._fields.get(name)
+        if not isinstance(value, list):
+            raise BadMessage(f"{name} must be an array")
+        DESCRIPTIONS.check(len(value))
+        return value
+
+    def blobs(self, name: str) -> list[bytes]:
+        blobs = self.values(name)
+        if not all(isinstance(blob, bytes) for blob in blobs):
+            raise BadMessage(f"{name} must be an array of bin")
+        return blobs
+
+    def stream(self) -> bytes:
+        stream = self.bin("stream")
+        if len(stream) != 16:
+            raise BadMessage("stream must be 16 bytes")
+        return stream
+
+    def table(self) -> str:
+        return check_name(self._fields.get("table"), "table")
+
+    def array(
+        self, name: str, dtype: str, n: int | None = None, *, default: int | None = None, optional: bool = False
+    ) -> np.ndarray[tuple[int], np.dtype[Any]]:
+        """A packed array of n values (any number if None). Absent: n times `default`, or empty if `optional`."""
+        if name not in self._fields and default is not None:
+            assert n is not None
+            return np.full(n, default, dtype)
+        raw = b"" if optional and name not in self._fields else self.bin(name)
+        size = np.dtype(dtype).itemsize
+        if len(raw) % size or (n is not None and len(raw) != n * size):
+            wanted = f"{n} values" if n is not None else "a multiple"
+            raise BadMessage(f"{name} has {len(raw)} bytes, it must be {wanted} of {size}")
+        return np.frombuffer(raw, dtype)
+
+    def index(self, name: str, n: int, among: int) -> Int64s:
+        if name not in self._fields:
+            return np.zeros(n, np.int64)
+        index = self.array(name, "<u2", n).astype(np.int64)
+        if int(index.max()) >= among:
+            raise BadMessage(f"{name} points to entry {int(index.max())} of {among}")
+        return index
+
+
+def _map(pairs: list[tuple[Any, Any]]) -> Fields:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a key stands twice in a map")
+    return fields
+
+
+def _no_extension(code: int, data: bytes) -> Any:
+    raise ValueError(f"extension type {code} is not used")

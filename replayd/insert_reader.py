@@ -1,0 +1,164 @@
+"""Reading an insert: its chunks, the cutting of its body, its items.
+
+Every size is checked against what the blobs and schemas say, for whole batches. Knows payloads only as things with a
+length.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from functools import lru_cache
+
+import numpy as np
+
+from replayd.blobs import check_name, parse_schema, parse_template, step_bytes
+from replayd.columns import Schema
+from replayd.errors import BadMessage, BadRequest
+from replayd.header import Frames, Header
+from replayd.limits import BLOBS, CHUNK_ROWS, CHUNKS, ITEMS, SMALL_PAYLOAD_BYTES
+from replayd.messages import BLOB_RECORD, CODECS, FLAG_DELTA, FLAG_SPARSE, ChunkBatch, Int64s, ItemBatch, Payload
+
+CHUNK_NUMBER_END = 1 << 62
+"""Chunk numbers stay below it, so that no sum of a number and a count of chunks leaves 64 bits."""
+
+
+def read_chunks(header: Header, body: Frames) -> ChunkBatch | None:
+    if "rows" not in header:
+        return None
+    rows = header.array("rows", "<u4").astype(np.int64)
+    n = len(rows)
+    if n == 0:
+        return None
+    CHUNKS.check(n)
+    if int(rows.min()) < 1:
+        raise BadRequest("a chunk needs at least one row")
+    CHUNK_ROWS.check(int(rows.max()))
+    schemas = [parse_schema(blob) for blob in header.blobs("schemas")]
+    if not schemas:
+        raise BadMessage("chunks need at least one schema")
+    schema_of = header.index("schema_of", n, len(schemas))
+    episodes = header.array("episodes", "<u8", n, default=0)
+    layouts, nbytes = _layouts(header.bin("blobs"), rows, schemas, schema_of)
+    first = header.uint("first_chunk")
+    if first + n > CHUNK_NUMBER_END:
+        raise BadRequest("chunk numbers must stay below 2^62")
+    return ChunkBatch(
+        first=first,
+        rows=rows,
+        episodes=episodes,
+        schemas=schemas,
+        schema_of=schema_of,
+        layouts=layouts,
+        nbytes=nbytes,
+        payloads=_payloads(body, nbytes),
+    )
+
+
+def _layouts(raw: bytes, rows: Int64s, schemas: list[Schema], schema_of: Int64s) -> tuple[list[bytes], Int64s]:
+    """Each chunk's blob records, and its payload's size; every record is checked."""
+    if len(schemas) == 1:
+        width = len(schemas[0].columns) * BLOB_RECORD.itemsize
+        layout = raw[:width]
+        if raw == layout * len(rows) and (rows == rows[0]).all():
+            # Raw chunks of one length all look the same: one check and one object serve them all.
+            return [layout] * len(rows), np.full(len(rows), _layout_bytes(layout, schemas[0], int(rows[0])))
+    widths = np.array([len(schema.columns) for schema in schemas], np.int64)[schema_of]
+    blobs = int(widths.sum())
+    if len(raw) != blobs * BLOB_RECORD.itemsize:
+        raise BadMessage(f"blobs has {len(raw)} bytes, {blobs} records need {blobs * BLOB_RECORD.itemsize}")
+    BLOBS.check(blobs)
+    starts = np.cumsum(widths) - widths
+    steps = np.concatenate([_step_bytes(schema) for schema in schemas])
+    first_step = np.cumsum([0, *(len(schema.columns) for schema in schemas[:-1])])
+    column = np.arange(blobs) - np.repeat(starts - first_step[schema_of], widths)
+    stored = _checked_sizes(raw, steps[column] * np.repeat(rows, widths))
+    ends = [*(starts * BLOB_RECORD.itemsize).tolist(), len(raw)]
+    return [raw[a:b] for a, b in itertools.pairwise(ends)], np.add.reduceat(stored, starts)
+
+
+@lru_cache(256)
+def _layout_bytes(layout: bytes, schema: Schema, rows: int) -> int:
+    """Payload bytes of one chunk; its records are checked."""
+    if len(layout) != len(schema.columns) * BLOB_RECORD.itemsize:
+        raise BadMessage(f"blobs has {len(layout)} bytes, a chunk has {len(schema.columns)} columns")
+    return int(_checked_sizes(layout, _step_bytes(schema) * rows).sum())
+
+
+def _checked_sizes(raw: bytes, raw_sizes: Int64s) -> Int64s:
+    """Stored size of each blob; codec, flags and, where nothing was encoded, the size must be right."""
+    records = np.frombuffer(raw, BLOB_RECORD)
+    codec, flags, stored = records["codec"], records["flags"], records["stored_bytes"].astype(np.int64)
+    if (codec > max(CODECS)).any() or (flags & ~np.uint8(FLAG_DELTA | FLAG_SPARSE)).any() or records["zero"].any():
+        raise BadMessage("a blob record has an unknown codec or flag")
+    wrong = (codec == 0) & (flags & FLAG_SPARSE == 0) & (stored != raw_sizes)
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        raise BadMessage(
+            f"raw blob {at} has {int(stored[at])} bytes, rows × step of its column are {int(raw_sizes[at])}"
+        )
+    return stored
+
+
+@lru_cache(256)
+def _step_bytes(schema: Schema) -> Int64s:
+    return np.array([step_bytes(column) for column in schema.columns], np.int64)
+
+
+def _payloads(body: Frames, nbytes: Int64s) -> list[Payload]:
+    """Cut the body where the sizes say. A large payload alone in its frame is kept as it came."""
+    cumulated = np.cumsum(nbytes)
+    ends: list[int] = cumulated.tolist()
+    payloads: list[Payload] = []
+    offset = 0
+    for frame in body:
+        size = len(frame)
+        first, stop = len(payloads), bisect_right(ends, offset + size)
+        if stop == first or ends[stop - 1] != offset + size:
+            raise BadMessage("body frames do not end where payloads end")
+        if stop == first + 1 and size >= SMALL_PAYLOAD_BYTES:
+            payloads.append(frame)
+        else:
+            data = bytes(frame)
+            cuts = [0, *(cumulated[first:stop] - offset).tolist()]
+            payloads += [data[a:b] for a, b in itertools.pairwise(cuts)]
+        offset += size
+    if offset != ends[-1]:
+        raise BadMessage(f"the body has {offset} bytes, the blobs say {ends[-1]}")
+    payloads += [b""] * (len(ends) - len(payloads))
+    return payloads
+
+
+def read_items(header: Header) -> ItemBatch | None:
+    if "priority" not in header:
+        return None
+    priority = header.array("priority", "<f8").astype(np.float64)
+    m = len(priority)
+    if m == 0:
+        return None
+    ITEMS.check(m)
+    tables = [check_name(name, "a table's name") for name in header.values("tables")]
+    if not tables or len(set(tables)) != len(tables):
+        raise BadMessage("items need a list of distinct tables")
+    templates = [parse_template(blob) for blob in (header.blobs("templates") if "templates" in header else [b""])]
+    if not templates:
+        raise BadMessage("templates is empty")
+    chunks = header.array("chunks", "<u4", m, default=1).astype(np.int64)
+    length = header.array("length", "<u4", m).astype(np.int64)
+    if int(length.min()) < 1 or ("chunks" in header and int(chunks.min()) < 1):
+        raise BadRequest("a window has at least one chunk and one row")
+    chunk = header.array("chunk", "<u8", m)
+    if int(chunk.max()) >= CHUNK_NUMBER_END:
+        raise BadRequest("chunk numbers must stay below 2^62")
+    return ItemBatch(
+        tables=tables,
+        table_of=header.index("table_of", m, len(tables)),
+        chunk=chunk.astype(np.int64),
+        chunks=chunks,
+        longest=int(chunks.max()) if "chunks" in header else 1,
+        offset=header.array("offset", "<u4", m, default=0).astype(np.int64),
+        length=length,
+        templates=templates,
+        template_of=header.index("template_of", m, len(templates)),
+        priority=priority,
+    )

@@ -1,0 +1,77 @@
+"""Requests that wait at a table, and what becomes of them when it is pumped.
+
+Words between the service, which makes the first and reads the second, and the table, which owns the queues.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replayd.messages import Float64s, Int64s, Peer, Sampled, Uint64s
+from replayd.streams import Ticket
+
+
+@dataclass(slots=True, eq=False)
+class PendingInsert:
+    """Items of one message for this table, waiting for the limiter; the first `applied` ones are in."""
+
+    ticket: Ticket
+    keys: Uint64s
+    priority: Float64s
+    chunk: Int64s
+    """Slot of each window's first chunk."""
+    chunks: Int64s
+    offset: Int64s
+    length: Int64s
+    template: Int64s
+    since: float
+    applied: int = 0
+
+    def __len__(self) -> int:
+        return len(self.keys) - self.applied
+
+    def part(self, which: Int64s) -> PendingInsert:
+        """The items at these positions; none has been applied."""
+        return PendingInsert(
+            self.ticket,
+            self.keys[which],
+            self.priority[which],
+            self.chunk[which],
+            self.chunks[which],
+            self.offset[which],
+            self.length[which],
+            self.template[which],
+            self.since,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class PendingSample:
+    """A sample request waiting for the limiter."""
+
+    peer: Peer
+    id: int
+    n: int
+    min_n: int
+    since: float
+    deadline: float
+    answered: bool = False
+
+
+@dataclass(slots=True)
+class Applied:
+    """Outcome: so many items of this message are now in the table."""
+
+    ticket: Ticket
+    items: int
+
+
+@dataclass(slots=True)
+class Drawn:
+    """Outcome: a sample request is served."""
+
+    request: PendingSample
+    reply: Sampled
+
+
+Outcome = Applied | Drawn
