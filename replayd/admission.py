@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replayd.chunks import NO_SLOT, ChunkStore
+from replayd.chunks import ChunkStore
 from replayd.columns import Schema, Signature
 from replayd.errors import BadPriority, BadRequest, MissingChunk, SignatureMismatch
 from replayd.limits import CHUNK_ROWS, PRIORITY_MAX, REFERENCES
@@ -50,35 +50,46 @@ def check_chunks(stream: Stream | None, batch: ChunkBatch) -> None:
 
 @dataclass(slots=True)
 class _Reach:
-    """What items of a message can refer to: the stream's chunks and the message's own, from number `base` on."""
+    """What items of a message can refer to: the stream's chunks and the message's own, in order of their numbers."""
 
-    base: int
+    numbers: Int64s
     rows: Int64s
-    """0 where there is no chunk."""
     schema: Int64s
-    """Index into `schemas`; meaningless where there is no chunk."""
+    """Index into `schemas`."""
     schemas: list[Schema]
 
     @classmethod
     def of(cls, stream: Stream | None, batch: ChunkBatch | None, store: ChunkStore) -> _Reach:
         if batch is not None and (stream is None or len(stream.slots) == 0):
-            return cls(batch.first, batch.rows, batch.schema_of, list(batch.schemas))
-        base, rows, schema = 0, np.zeros(0, np.int64), np.zeros(0, np.int64)
-        schemas: list[Schema] = []
-        if stream is not None:
-            base = stream.base
-            held = stream.slots != NO_SLOT
-            rows = np.where(held, store.rows[stream.slots], 0).astype(np.int64)
-            ids, where = np.unique(store.schema[stream.slots[held]], return_inverse=True)
-            schema = np.zeros(len(rows), np.int64)
-            schema[held] = where
-            schemas = [store.schemas[id] for id in ids.tolist()]
-        if batch is not None:
-            skipped = np.zeros(batch.first - base - len(rows), np.int64)
-            rows = np.concatenate((rows, skipped, batch.rows))
-            schema = np.concatenate((schema, skipped, batch.schema_of + len(schemas)))
-            schemas.extend(batch.schemas)
-        return cls(base, rows, schema, schemas)
+            numbers = np.arange(batch.first, batch.first + len(batch))
+            return cls(numbers, batch.rows, batch.schema_of, list(batch.schemas))
+        if stream is None:
+            none = np.zeros(0, np.int64)
+            return cls(none, none, none, [])
+        rows = store.rows[stream.slots].astype(np.int64)
+        ids, schema = np.unique(store.schema[stream.slots], return_inverse=True)
+        schemas = [store.schemas[id] for id in ids.tolist()]
+        if batch is None:
+            return cls(stream.numbers, rows, schema, schemas)
+        return cls(
+            np.concatenate((stream.numbers, np.arange(batch.first, batch.first + len(batch)))),
+            np.concatenate((rows, batch.rows)),
+            np.concatenate((schema, batch.schema_of + len(schemas))),
+            [*schemas, *batch.schemas],
+        )
+
+    def find(self, items: ItemBatch) -> Int64s:
+        """Where each item's window begins; raises MissingChunk unless every chunk of every window is here."""
+        if len(self.numbers) == 0:
+            raise _missing(items, 0)
+        end = len(self.numbers) - 1
+        first = np.minimum(np.searchsorted(self.numbers, items.chunk), end)
+        last = np.minimum(first + items.chunks - 1, end)
+        # Numbers rise, so a window is complete if as many chunks lie between its ends as there are numbers.
+        there = (self.numbers[first] == items.chunk) & (self.numbers[last] == items.chunk + items.chunks - 1)
+        if not there.all():
+            raise _missing(items, int(np.argmin(there)))
+        return first
 
     @property
     def widths(self) -> Int64s:
@@ -98,23 +109,18 @@ def check_items(
     """
     check_priorities(items.priority)
     reach = _Reach.of(stream, batch, store)
-    first = items.chunk - reach.base
-    last = first + items.chunks - 1
-    if int(first.min()) < 0 or int(first.max()) >= len(reach.rows) or int(last.max()) >= len(reach.rows):
-        raise _missing(items, (first < 0) | (first >= len(reach.rows)) | (last >= len(reach.rows)))
-    total, shortest, width = reach.rows[first], reach.rows[first], reach.widths[first]
+    first = reach.find(items)
+    total, last_rows, width = reach.rows[first], reach.rows[first], reach.widths[first]
     if items.longest > 1:
         references = int(items.chunks.sum())
         REFERENCES.check(references)
         starts = np.cumsum(items.chunks) - items.chunks
         flat = np.arange(references) + np.repeat(first - starts, items.chunks)
         total = np.add.reduceat(reach.rows[flat], starts)
-        shortest = np.minimum.reduceat(reach.rows[flat], starts)
+        last_rows = reach.rows[first + items.chunks - 1]
         width = np.minimum.reduceat(reach.widths[flat], starts)
-    if int(shortest.min()) == 0:
-        raise _missing(items, shortest == 0)
     end = items.offset + items.length
-    wrong = (items.offset >= reach.rows[first]) | (end > total) | (end <= total - reach.rows[last])
+    wrong = (items.offset >= reach.rows[first]) | (end > total) | (end <= total - last_rows)
     if wrong.any():
         i = int(np.flatnonzero(wrong)[0])
         raise BadRequest(
@@ -166,8 +172,7 @@ def _check_signatures(items: ItemBatch, reach: _Reach, first: Int64s, signatures
                 raise
 
 
-def _missing(items: ItemBatch, where: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> MissingChunk:
-    i = int(np.flatnonzero(where)[0])
+def _missing(items: ItemBatch, i: int) -> MissingChunk:
     first, count = int(items.chunk[i]), int(items.chunks[i])
     return MissingChunk(
         f"item {i} spans chunks {first} to {first + count - 1}, which the stream does not hold all of",

@@ -15,7 +15,7 @@ import numpy as np
 
 from replayd.accounts import Accounts
 from replayd.admission import check_chunks, check_items, check_priorities
-from replayd.chunks import NO_SLOT, ChunkStore
+from replayd.chunks import ChunkStore
 from replayd.columns import Template
 from replayd.errors import BadRequest, PeerError, SequenceGap, ShuttingDown, UnknownStream, UnknownTable
 from replayd.interned import Interned
@@ -222,8 +222,7 @@ class Service:
             stream = self.streams.open(request.stream, now)
         self.streams.heard(stream, now)
         if request.chunks:
-            joins = request.chunks.first == stream.next_number and len(stream.slots) > 0
-            previous = stream.last_slot if joins else NO_SLOT
+            previous = stream.slot_before(request.chunks.first)
             stream.extend(request.chunks.first, self.chunks.add(request.chunks, stream.uid, previous))
             stream.schema = request.chunks.schemas[int(request.chunks.schema_of[-1])]
         count = len(request.items) if request.items else 0
@@ -323,7 +322,7 @@ class Service:
 
     def _park(self, ticket: Ticket, items: ItemBatch, tables: list[Table], stream: Stream, now: float) -> None:
         """Hold what the items show and queue them at their tables."""
-        first = stream.slots[items.chunk - stream.base]
+        first = stream.find(items.chunk)
         self.chunks.hold(self.chunks.windows(first, items.chunks))
         if len(items.templates) == 1:
             ids = np.full(len(items), self.templates.hold(items.templates[0], len(items)), np.int64)

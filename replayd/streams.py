@@ -33,47 +33,43 @@ class Ticket:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One writer's ordered chunks: `slots` has those of chunks `base`, `base + 1`, …, NO_SLOT for a skipped number."""
+    """One writer's ordered chunks: `numbers`, rising, are those it may refer to, `slots` where they are stored."""
 
     id: bytes
     uid: int
     """Small name inside the chunk store, never reused."""
     heard_at: float
     next_seq: int = 0
-    base: int = 0
+    next_number: int = 0
+    """The least number that its next chunk may have."""
+    numbers: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     slots: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     schema: Schema | None = None
     accepted: dict[int, Ticket] = field(default_factory=dict)
     """The last window of accepted messages, so that a resend is acknowledged again, and all that are still parked."""
 
-    @property
-    def next_number(self) -> int:
-        return self.base + len(self.slots)
+    def slot_before(self, number: int) -> int:
+        """Slot of the chunk with the number before this one, NO_SLOT if it is not held."""
+        return int(self.slots[-1]) if len(self.numbers) and self.numbers[-1] == number - 1 else NO_SLOT
 
-    @property
-    def leased(self) -> Int64s:
-        return _present(self.slots)
-
-    @property
-    def last_slot(self) -> int:
-        return int(self.slots[-1]) if len(self.slots) else NO_SLOT
+    def find(self, numbers: Int64s) -> Int64s:
+        """Slots of these chunks, all of which are held."""
+        found: Int64s = self.slots[np.searchsorted(self.numbers, numbers)]
+        return found
 
     def extend(self, first: int, slots: Int64s) -> None:
         """Chunks `first`, `first + 1`, … have been stored in these slots."""
         assert first >= self.next_number, f"chunk {first} is behind {self.next_number}"
-        if len(self.slots) == 0:
-            self.base, self.slots = first, slots
-        else:
-            skipped = np.full(first - self.next_number, NO_SLOT, np.int64)
-            self.slots = np.concatenate((self.slots, skipped, slots))
+        self.next_number = first + len(slots)
+        self.numbers = np.concatenate((self.numbers, np.arange(first, self.next_number)))
+        self.slots = np.concatenate((self.slots, slots))
 
     def shorten(self, keep_from: int) -> Int64s:
         """Forget the chunks below `keep_from`; their slots, whose lease is now over."""
-        dropped = min(max(keep_from - self.base, 0), len(self.slots))
+        dropped = int(np.searchsorted(self.numbers, keep_from))
         gone = self.slots[:dropped]
-        self.slots = self.slots[dropped:]
-        self.base += dropped
-        return _present(gone)
+        self.numbers, self.slots = self.numbers[dropped:], self.slots[dropped:]
+        return gone
 
     def record(self, ticket: Ticket) -> None:
         """A message has been accepted: its number is spent."""
@@ -118,7 +114,7 @@ class Streams:
     def close(self, stream: Stream) -> None:
         """The lease is over. Parked inserts keep their own holds."""
         del self._streams[stream.id]
-        self._chunks.unlease(stream.leased)
+        self._chunks.unlease(stream.slots)
 
     def expire(self, now: float) -> float | None:
         """Close the streams that have been silent for a lease; when the next one is due, None if there is none."""
@@ -133,23 +129,19 @@ class Streams:
 
     def orphan_bytes(self) -> int:
         """Bytes held by leases alone."""
-        return sum(self._chunks.unreferenced_bytes(stream.leased) for stream in self)
+        return sum(self._chunks.unreferenced_bytes(stream.slots) for stream in self)
 
     def leased(self) -> Int64s:
-        return np.concatenate([stream.leased for stream in self]) if self._streams else np.zeros(0, np.int64)
+        return np.concatenate([stream.slots for stream in self]) if self._streams else np.zeros(0, np.int64)
 
     def validate(self) -> None:
         heard = [stream.heard_at for stream in self]
         assert heard == sorted(heard), "streams are not in order of silence"
         for stream in self:
-            numbers = stream.base + np.flatnonzero(stream.slots != NO_SLOT)
-            assert np.array_equal(self._chunks.number[stream.leased], numbers), "chunk numbers and slots disagree"
-            assert (self._chunks.stream[stream.leased] == stream.uid).all(), "a stream holds another stream's chunk"
+            assert np.array_equal(self._chunks.number[stream.slots], stream.numbers), "chunk numbers and slots disagree"
+            assert (np.diff(stream.numbers) > 0).all(), "chunk numbers do not rise"
+            assert (stream.numbers < stream.next_number).all(), "a chunk is ahead of its stream"
+            assert (self._chunks.stream[stream.slots] == stream.uid).all(), "a stream holds another stream's chunk"
             assert stream.next_seq - 1 in stream.accepted or stream.next_seq == 0, (
                 "the last accepted message is forgotten"
             )
-
-
-def _present(slots: Int64s) -> Int64s:
-    present: Int64s = slots[slots != NO_SLOT]
-    return present
