@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 from replayd_client.chunk import PACKED_PAYLOAD_BYTES
 from replayd_client.codecs import ColumnCodec, encode_chunk
 from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array
-from replayd_client.errors import DataError, DeadlineExceededError, PriorityError, ReplaydError
+from replayd_client.errors import (
+    ConnectionLostError,
+    DataError,
+    DeadlineExceededError,
+    PriorityError,
+    ReplaydError,
+)
 from replayd_client.insert_message import Receipt
 from replayd_client.messages import BLOB_RECORD, Buffer, ChunkBatch, ItemBatch
 from replayd_client.pacer import Pacer
@@ -132,7 +138,8 @@ class BatchSender:
         """Send a batch and wait until it is in the tables; the keys, u64[B] for each table.
 
         Raises DeadlineExceededError if a limiter holds items back at the deadline: those that were sent stay queued at
-        the server. Raises the server's error if it refused some.
+        the server. Raises ConnectionLostError; the detail of both says how many were sent and how many were not and
+        never will be. Raises the server's error if it refused some.
         """
         with self._lock:
             self._set_schema(rows.schema)
@@ -144,8 +151,10 @@ class BatchSender:
                     receipts.append(self._sender.put(chunks, items, chunks.end))
                     self._next_chunk = chunks.end
                 self._sender.wait(lambda: all(receipt.done for receipt in receipts), deadline, "insert")
-            except DeadlineExceededError as error:
-                sent = sum(receipt.items for receipt in receipts) // len(priorities)
+            except (DeadlineExceededError, ConnectionLostError) as error:
+                # What has not left yet never will: whoever tries again must not insert it twice.
+                count = stream.withdraw(receipts)
+                sent = sum(receipt.items for receipt in receipts[: len(receipts) - count]) // len(priorities)
                 error.detail["trajectories_sent"] = sent
                 error.detail["trajectories_not_sent"] = rows.count - sent
                 raise

@@ -32,6 +32,8 @@ MESSAGE_ITEMS = 256
 """Items of a message at most; the cost of a message is spread over them."""
 MESSAGE_BYTES = 1 << 20
 """Payload bytes from which on a message takes no more chunks."""
+MESSAGE_BLOBS, MESSAGE_REFERENCES, MESSAGE_DESCRIPTION_BYTES = 8192, 1 << 16, 1 << 20
+"""Columns of all chunks, chunks spanned by all items, bytes of all templates: the server's limits lie far above."""
 
 
 @dataclass(slots=True, eq=False)
@@ -234,14 +236,23 @@ class ChunkLog:
             return None
         chunks: list[Chunk] = []
         items: list[_Item] = []
-        nbytes = 0
+        nbytes = blobs = references = 0
+        templates: dict[bytes, None] = {}
         base = self._chunks[0].number
         is_full = False
         while self._ready and not is_full and len(items) < self.message_items:
-            last = self._chunks[self._find(self._items[0].last_row)].number
+            item = self._items[0]
+            last = self._chunks[self._find(item.last_row)].number
+            references += last - self._chunks[self._find(item.first_row)].number + 1
+            templates[item.template] = None
+            if items and (references > MESSAGE_REFERENCES or sum(map(len, templates)) > MESSAGE_DESCRIPTION_BYTES):
+                break
             while self._sent_end <= last:
                 chunk = self._chunks[max(self._sent_end, base) - base]
-                if chunks and (nbytes >= MESSAGE_BYTES or chunk.number != chunks[-1].number + 1):
+                blobs += len(chunk.schema.columns)
+                if chunks and (
+                    nbytes >= MESSAGE_BYTES or blobs > MESSAGE_BLOBS or chunk.number != chunks[-1].number + 1
+                ):
                     is_full = True
                     break
                 chunks.append(chunk)

@@ -68,7 +68,8 @@ class Client:
         """Insert one step as an item of each table, and return when it is there.
 
         Items are trajectories of one step. Raises DataError, PriorityError, UnknownTableError, SignatureError;
-        DeadlineExceededError if a limiter still holds an item back at the deadline: it stays queued at the server.
+        DeadlineExceededError if a limiter still holds an item back at the deadline: it stays queued at the server, and
+        must not be inserted again. ConnectionLostError: `detail["trajectories_sent"]` is 0 if it never left.
         """
         self._insert(rows_of_step(data), priorities_of(priorities, 1), timeout_ms)
 

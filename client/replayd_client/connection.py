@@ -191,6 +191,11 @@ class Connection:
         self._closed = True
         self._close_socket(LINGER_MS)
 
+    def __del__(self) -> None:
+        # Without a word: whoever waited for something would hold a reference.
+        if not getattr(self, "_closed", True):
+            self.close()
+
     def forget(self) -> None:
         """Drop everything untouched: in a forked child the sockets belong to the parent."""
         _INHERITED.append((self._context, self._socket, self._monitor, self._poller))

@@ -141,6 +141,17 @@ class InsertStream:
         self._open_items += receipt.items
         return receipt
 
+    def withdraw(self, receipts: Iterable[Receipt]) -> int:
+        """Take back what has never been handed to the connection of the server there is; return how many messages."""
+        wanted = {id(receipt) for receipt in receipts}
+        taken = [message for message in self._fresh if id(message.receipt) in wanted]
+        self._fresh = deque(message for message in self._fresh if id(message.receipt) not in wanted)
+        kept = {id(message.kept) for message in taken}
+        self._kept = deque(chunks for chunks in self._kept if id(chunks) not in kept)
+        for message in taken:
+            self._close(message, None, None)
+        return len(taken)
+
     # What the connection tells.
 
     def on_session(self, server_id: bytes, window_messages: int, window_bytes: int) -> None:

@@ -24,8 +24,9 @@ import pytest
 
 import replayd
 from replayd import rate_limiters, selectors
+from replayd.server import Daemon
 from replayd_client import Client, connection, errors, sampling, sender
-from tests.daemon.harness import DaemonProcess
+from tests.daemon.harness import DaemonProcess, Peer
 
 DEADLINE_S = 60.0
 """Bound on waiting for what must come; no expectation."""
@@ -489,6 +490,55 @@ def test_no_server_is_an_error_with_address_attempts_and_hint() -> None:
             client.insert(1, {"t": 1.0}, timeout_ms=50)
         with pytest.raises(errors.ConnectionLostError):
             list(client.sample("t", timeout_ms=50))
+
+
+def test_an_insert_that_found_no_server_is_not_made_later(client_of: Any, serve: Any) -> None:
+    port = free_port()
+    client = client_of(f"127.0.0.1:{port}")
+    first = serve(uniform("t"), port=port)
+    client.insert(0, {"t": 1.0})
+    first.stop()
+    with pytest.raises(errors.ConnectionLostError) as caught:
+        client.insert_batch(np.zeros(5, int)[:, None], {"t": 1.0}, timeout_ms=50)
+    assert (caught.value.detail["trajectories_sent"], caught.value.detail["trajectories_not_sent"]) in ((0, 5), (5, 0))
+    sent = caught.value.detail["trajectories_sent"]
+    serve(uniform("t"), port=port)
+    client.insert(1, {"t": 1.0})
+    until(lambda: size(client, "t") == 1 + sent)
+
+
+def test_a_stream_lives_as_long_as_its_writer(client_of: Any, zmq_context: Any) -> None:
+    daemon = Daemon([fifo("t")], "tcp://127.0.0.1:0", lease_s=1.0)
+    daemon.bind()
+    thread = threading.Thread(target=daemon.run, args=(False,))
+    thread.start()
+    try:
+        client = client_of(daemon.router_address)
+        writer = client.trajectory_writer(4, chunk_length=1)
+        writer.append(1)
+        writer.create_item("t", 1.0, writer.history[:])
+        writer.flush()
+        peer = Peer(zmq_context, daemon.router_address)
+        before = peer.ask("info")["counters"]["requests"]
+        asked = 0
+
+        def renewals() -> int:
+            nonlocal asked
+            asked += 1
+            requests: int = peer.ask("info")["counters"]["requests"]
+            return requests - before - asked
+
+        # A lease is renewed three times in its length, so this many take longer than it lasts.
+        until(lambda: renewals() >= 7)
+        assert peer.ask("info")["streams"] == {"open": 1, "expired": 0}
+        writer.append(2)
+        writer.create_item("t", 1.0, writer.history[:])
+        writer.close()
+        until(lambda: peer.ask("info")["streams"] == {"open": 0, "expired": 0})
+        peer.close()
+    finally:
+        daemon.stop()
+        thread.join()
 
 
 def test_something_else_at_the_address_is_named() -> None:

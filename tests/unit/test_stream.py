@@ -378,6 +378,19 @@ def test_items_in_flight_are_bounded_by_the_writers_own_limit() -> None:
     assert line.stream.has_room
 
 
+def test_what_has_not_left_can_be_withdrawn() -> None:
+    line = Line()
+    line.window = (1, 1 << 20)
+    line.connect()
+    receipts = [line.stream.put(chunk_batch(i, 1), item_batch([i], [i]), keep_from=i + 1) for i in range(3)]
+    line.send()
+    assert line.stream.withdraw(receipts) == 1, "a message that has its number stays"
+    line.stream.validate()
+    line.stream.put(chunk_batch(3, 1), item_batch([3], [3]), keep_from=4)
+    line.settle()
+    assert line.server.items == [0, 1, 3]
+
+
 def test_a_silent_stream_is_kept_alive_at_a_third_of_its_lease() -> None:
     line = Line()
     assert line.stream.keepalives(1e6, 60.0) == []
