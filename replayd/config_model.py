@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from replayd import rate_limiters, selectors
 from replayd.limits import LEASE_S, NAME_BYTES
 from replayd.table import Table
-from replayd_client.columns import TensorSpec
+from replayd_client.specs import TensorSpec
 from replayd_client.structure import Structure
 
 

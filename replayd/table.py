@@ -25,7 +25,7 @@ from replayd.messages import Float64s, Int64s, Sampled, Uint64s
 from replayd.pending import Applied, Drawn, Outcome, PendingInsert, PendingSample
 from replayd.rate_limiters import Queue, RateLimiter, Stack
 from replayd.selectors import Fifo, Lifo, Selector
-from replayd_client.columns import signature_of
+from replayd_client.specs import signature_of
 
 
 class Table:

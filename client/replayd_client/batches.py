@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client.codecs import BLOSC2, DELTA, OMITTED, RAW, SPARSE, check_bools, decode_column, split_sparse
-from replayd_client.columns import MAX_CHUNK_ROWS, Column, Run, Schema, Template, extent_bytes, rows_of
+from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, extent_bytes
 from replayd_client.errors import DataError
 from replayd_client.structure import Path, Structure, path_text
+from replayd_client.templates import Run, Template, rows_of
 
 Ints = NDArray[np.int64]
 Buffer = bytes | bytearray | memoryview

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from replayd_client.chunk import Chunk, chunk_batch, decoded
 from replayd_client.codecs import ColumnCodec, encode_chunk
-from replayd_client.columns import RowBuffer, Schema
+from replayd_client.columns import Schema
 from replayd_client.errors import DataError
 from replayd_client.item_handle import ItemHandle
 from replayd_client.messages import ChunkBatch, ItemBatch
+from replayd_client.row_buffer import RowBuffer
 from replayd_client.structure import Path, Structure, flatten
 
 DEFAULT_CHUNK_LENGTH = 10

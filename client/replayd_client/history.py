@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client.chunk_log import ChunkLog
-from replayd_client.columns import Column, OutputColumn, Run, Template, runs_of
+from replayd_client.columns import Column
 from replayd_client.errors import DataError
 from replayd_client.structure import Path, path_text
+from replayd_client.templates import OutputColumn, Run, Template, runs_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from replayd_client.columns import TensorSpec
 from replayd_client.messages import HelloReply, TableDescription
+from replayd_client.specs import TensorSpec
 from replayd_client.structure import Structure
 
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from replayd_client import batches
 from replayd_client.batches import SampledBatch
 from replayd_client.codecs import DELTA, OMITTED, SPARSE, ColumnCodec, encode_chunk
-from replayd_client.columns import Column, OutputColumn, Schema, Template, runs_of
+from replayd_client.columns import Column, Schema
 from replayd_client.errors import DataError
+from replayd_client.templates import OutputColumn, Template, runs_of
 from replayd_client.wire import BLOB_RECORD
 
 COLUMNS = (

@@ -33,8 +33,9 @@ from replayd_client.codecs import (
     encode_column,
     split_sparse,
 )
-from replayd_client.columns import DTYPE_NAMES, Column, RowBuffer, Schema
+from replayd_client.columns import DTYPE_NAMES, Column, Schema
 from replayd_client.errors import DataError
+from replayd_client.row_buffer import RowBuffer
 
 CHOICES = [RAW_CHOICE] + [
     Choice(codec, shuffle, delta)

@@ -14,25 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from replayd_client.columns import (
-    DTYPE_NAMES,
-    MAX_CHUNK_ROWS,
-    MAX_DESCRIPTION_BYTES,
-    MAX_DIMENSIONS,
-    MAX_ROW_BYTES,
-    MAX_RUNS,
-    Column,
-    OutputColumn,
-    RowBuffer,
-    Schema,
-    Template,
-    TensorSpec,
-    rows_of,
-    runs_of,
-    signature_of,
-)
+from replayd_client.columns import DTYPE_NAMES, MAX_CHUNK_ROWS, MAX_DIMENSIONS, MAX_ROW_BYTES, Column, Schema
+from replayd_client.descriptions import MAX_DESCRIPTION_BYTES
 from replayd_client.errors import DataError
+from replayd_client.row_buffer import RowBuffer
+from replayd_client.specs import TensorSpec, signature_of
 from replayd_client.structure import MAX_COLUMNS
+from replayd_client.templates import MAX_RUNS, OutputColumn, Template, rows_of, runs_of
 
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=8)
 SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)

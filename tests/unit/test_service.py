@@ -15,7 +15,7 @@ from replayd.limits import MAX_WAIT_MS, PARKED_SAMPLES, PENDING_INSERTS, REPLY_B
 from replayd.messages import CloseStream, Failed, Info, Insert, Reset, Result, Sample, Sampled, Update
 from replayd.service import Service
 from replayd.table import Table
-from replayd_client.columns import TensorSpec
+from replayd_client.specs import TensorSpec
 from tests.unit.writer import StreamWriter, fifo, service
 
 NO_KEYS = np.zeros(0, np.uint64)

@@ -11,8 +11,9 @@ import pytest
 from replayd import messages, wire
 from replayd.errors import WIRE_ERRORS
 from replayd_client import errors
-from replayd_client.columns import Column, OutputColumn, Schema, Template
+from replayd_client.columns import Column, Schema
 from replayd_client.errors import error_from_wire
+from replayd_client.templates import OutputColumn, Template
 from replayd_client.wire import (
     BLOB_RECORD,
     ChunkBatch,

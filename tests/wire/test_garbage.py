@@ -27,8 +27,9 @@ from replayd.rate_limiters import MinSize
 from replayd.service import Service
 from replayd.table import Table
 from replayd.wire import Undecodable, decode, encode
-from replayd_client.columns import Schema, Template
+from replayd_client.columns import Schema
 from replayd_client.errors import DataError, ProtocolError
+from replayd_client.templates import Template
 from replayd_client.wire import decode_reply
 from tests.wire.descriptions import frames, vectors
 

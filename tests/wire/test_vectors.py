@@ -17,8 +17,9 @@ from replayd.service import Service
 from replayd.table import Table
 from replayd.wire import Undecodable, decode, encode
 from replayd_client.codecs import SPARSE, decode_column, split_sparse
-from replayd_client.columns import Schema, Template
+from replayd_client.columns import Schema
 from replayd_client.errors import DataError
+from replayd_client.templates import Template
 from replayd_client.wire import ErrorReply, decode_reply
 from tests.wire import make_vectors
 from tests.wire.descriptions import (

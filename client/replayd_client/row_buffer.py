@@ -1,0 +1,176 @@
+"""The buffer of rows that a writer fills step by step until it cuts a chunk.
+
+Owns what a leaf must be to enter a column. Knows nothing of episodes, chunks' numbers or codecs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, array_text, leaf_array, leaf_text
+from replayd_client.errors import DataError
+from replayd_client.structure import path_text
+
+
+class RowBuffer:
+    """Rows of a schema's columns in preallocated arrays: what a writer fills step by step until it cuts a chunk.
+
+    `append` copies each leaf, so the caller may change its arrays afterwards. Dtypes and shapes are strict; a Python
+    number goes into a column of its kind or a wider one if its value fits. A refused step changes nothing.
+    """
+
+    __slots__ = ("_arrays", "_checks", "_is_sparse", "_present", "capacity", "length", "schema")
+
+    def __init__(self, schema: Schema, capacity: int) -> None:
+        if not 1 <= capacity <= MAX_CHUNK_ROWS:
+            raise DataError(f"a chunk has 1 to {MAX_CHUNK_ROWS} rows, not {capacity}")
+        self.schema = schema
+        self.capacity = capacity
+        self.length = 0
+        self._arrays = [np.empty((capacity, *column.shape), column.dtype) for column in schema.columns]
+        self._checks = [_leaf_check(column) for column in schema.columns]
+        self._present = np.ones((len(schema.columns), capacity), np.bool_)
+        self._is_sparse = False
+
+    @property
+    def is_full(self) -> bool:
+        return self.length == self.capacity
+
+    def append(self, leaves: Sequence[Any], *, partial: bool = False) -> None:
+        """Adds a row: one leaf for each column, in schema order.
+
+        With `partial` a leaf may be None: the column is then missing from this row. Raises DataError that names the
+        path, what was expected and what came.
+        """
+        assert self.length < self.capacity, "a writer must cut its chunk when the buffer is full"
+        values = self._checked(leaves, partial)
+        row = self.length
+        if partial:
+            self._present[:, row] = False
+            self._fill(row, values)
+            self._is_sparse = self._is_sparse or not self._present[:, row].all()
+        else:
+            for array, value in zip(self._arrays, values):  # noqa: B905 - the lengths were compared, and this is hot
+                array[row] = value
+        self.length = row + 1
+
+    def amend(self, leaves: Sequence[Any]) -> None:
+        """Fills in columns that are missing from the last row; None leaves a column as it is.
+
+        Raises DataError for a column that the row already has, and as `append` does.
+        """
+        assert self.length > 0, "there is no row to amend"
+        values = self._checked(leaves, True)
+        row = self.length - 1
+        for column, value, present in zip(self.schema.columns, values, self._present[:, row], strict=True):
+            if value is not None and present:
+                raise DataError(f"{path_text(column.path)}: the step already has a value")
+        self._fill(row, values)
+
+    def grow(self, schema: Schema) -> None:
+        """Goes over to a schema that extends this one. The new columns are missing from the rows that are here."""
+        assert schema.extends(self.schema), "a later schema begins with the columns of the earlier one"
+        added = schema.columns[len(self.schema.columns) :]
+        self._arrays += [np.empty((self.capacity, *column.shape), column.dtype) for column in added]
+        self._checks += [_leaf_check(column) for column in added]
+        present = np.ones((len(added), self.capacity), np.bool_)
+        present[:, : self.length] = False
+        self._present = np.concatenate([self._present, present])
+        self._is_sparse = self._is_sparse or (bool(added) and self.length > 0)
+        self.schema = schema
+
+    def arrays(self) -> list[NDArray[Any]]:
+        """The filled part of each column, [length, *shape]: views, valid until the next `clear`."""
+        return [array[: self.length] for array in self._arrays]
+
+    def present(self) -> list[NDArray[np.bool_] | None]:
+        """Which rows have the column, bool[length] for each column: views; None where none is missing."""
+        if not self._is_sparse:
+            return [None] * len(self._arrays)
+        rows = self._present[:, : self.length]
+        return [None if has.all() else has for has in rows]
+
+    def clear(self) -> None:
+        """Takes all rows out; the memory is used again."""
+        self.length = 0
+        if self._is_sparse:
+            self._present[:] = True
+            self._is_sparse = False
+
+    def _checked(self, leaves: Sequence[Any], partial: bool) -> Sequence[Any]:
+        """Values which can be assigned without failing. Nothing is written before all of them are known to be."""
+        checks = self._checks
+        if len(leaves) != len(checks):
+            raise DataError(f"the schema has {len(checks)} columns, got {len(leaves)} leaves")
+        values = leaves
+        for number, (leaf, check) in enumerate(zip(leaves, checks)):  # noqa: B905 - compared above, and this is hot
+            dtype, shape, plain_types, low, high = check
+            kind = type(leaf)
+            if kind is np.ndarray:
+                if leaf.dtype is dtype and leaf.shape == shape:
+                    continue
+            elif kind in plain_types or (kind is int and low <= leaf <= high) or (leaf is None and partial):
+                continue
+            if values is leaves:
+                values = list(leaves)
+            values[number] = _assignable(leaf, self.schema.columns[number])  # type: ignore[index]
+        return values
+
+    def _fill(self, row: int, values: Sequence[Any]) -> None:
+        for number, value in enumerate(values):
+            if value is not None:
+                self._arrays[number][row] = value
+                self._present[number, row] = True
+
+
+_LeafCheck = tuple[np.dtype[Any], tuple[int, ...], frozenset[type], int, int]
+
+
+def _leaf_check(column: Column) -> _LeafCheck:
+    """What tells at once that a leaf fits: dtype, shape, types of scalars that always fit, and the range of an int."""
+    dtype = column.dtype
+    if column.shape:
+        return dtype, column.shape, frozenset(), 0, -1
+    types: set[type] = {bool, dtype.type}
+    if dtype.name in ("float64", "complex128"):
+        types.add(float)
+    if dtype.name == "complex128":
+        types.add(complex)
+    low, high = (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)) if dtype.kind in "iu" else (0, -1)
+    return dtype, (), frozenset(types), low, high
+
+
+def _assignable(leaf: Any, column: Column) -> Any:
+    """The leaf as something the column's array takes as it is. Raises DataError."""
+    if isinstance(leaf, (bool, int, float, complex)) and not isinstance(leaf, np.generic) and not column.shape:
+        if not _number_fits(leaf, column.dtype):
+            raise DataError(f"{_wanted(column)}, got the {type(leaf).__name__} {leaf}")
+        return leaf
+    if leaf is None or isinstance(leaf, (dict, list, tuple, set, str, bytes)):
+        raise DataError(f"{_wanted(column)}, got {leaf_text(leaf)}")
+    array = leaf_array(leaf, column.path)
+    if array.shape != column.shape or array.dtype.name != column.dtype.name:
+        raise DataError(f"{_wanted(column)}, got {array_text(array.dtype, array.shape)}")
+    return array  # At most byte-swapped, which the assignment undoes.
+
+
+def _number_fits(number: complex, dtype: np.dtype[Any]) -> bool:
+    """Whether a Python number goes into the dtype: its kind or a wider one, and in range (the rule of NEP 50)."""
+    if isinstance(number, bool):
+        return True
+    if isinstance(number, int):
+        if dtype.kind in "iu":
+            return bool(np.iinfo(dtype).min <= number <= np.iinfo(dtype).max)
+        return dtype.kind in "fc" and abs(number) <= int(np.finfo(dtype).max)
+    if isinstance(number, float):
+        return dtype.kind in "fc" and (not math.isfinite(number) or abs(number) <= float(np.finfo(dtype).max))
+    return dtype.kind == "c" and all(_number_fits(part, dtype) for part in (number.real, number.imag))
+
+
+def _wanted(column: Column) -> str:
+    return f"{path_text(column.path)}: expected {array_text(column.dtype, column.shape)}"
