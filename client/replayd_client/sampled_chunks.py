@@ -1,0 +1,227 @@
+"""The chunks of a sample reply: where each column's blob lies in the body, and its decoding.
+
+Checked before anything is used: a server that lies gets a DataError, never a read outside its own bytes. Knows nothing
+of items and windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd_client.codecs import BLOSC2, DELTA, OMITTED, RAW, SPARSE, check_bools, decode_column, split_sparse
+from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, extent_bytes
+from replayd_client.errors import DataError
+from replayd_client.structure import path_text
+
+Ints = NDArray[np.int64]
+Buffer = bytes | bytearray | memoryview
+
+MAX_BATCH_BYTES = 16 << 30
+"""Most bytes the arrays of one batch may take: a compressed reply of a few megabytes could ask for any amount."""
+
+PACKED_PAYLOAD_BYTES = 16 * 1024
+"""Mean payload below which the frames of a body are joined, since one copy costs less than a call for each chunk."""
+
+
+class SampledChunks:
+    """The chunks of a batch: where the blob of each column lies in the body, and the decoding of it."""
+
+    __slots__ = (
+        *(
+            "_all_plain",
+            "_body",
+            "_chunk_start",
+            "_codec",
+            "_decoded",
+            "_first_blob",
+            "_flags",
+            "_frame_end",
+            "_frames",
+        ),
+        *("_places", "_size", "_start", "is_packed", "row_start", "rows", "schema_blobs", "schema_of", "schemas"),
+    )
+
+    def __init__(
+        self,
+        rows: NDArray[np.uint32],
+        schemas: Sequence[bytes],
+        schema_of: NDArray[np.uint16] | None,
+        blobs: NDArray[np.void],
+        body: Sequence[Buffer],
+    ) -> None:
+        self.rows = rows.astype(np.int64)
+        n = len(self.rows)
+        self.schema_blobs = [bytes(blob) for blob in schemas]
+        self.schemas = [Schema.decode(blob) for blob in self.schema_blobs]
+        self.schema_of = indices(schema_of, n, len(self.schemas), "schema")
+        if ((self.rows < 1) | (self.rows > MAX_CHUNK_ROWS)).any():
+            raise DataError(f"a chunk has no rows or more than {MAX_CHUNK_ROWS}")
+        self.row_start = starts_of(self.rows)
+        widths = np.array([len(schema.columns) for schema in self.schemas], np.int64)[self.schema_of]
+        self._first_blob = starts_of(widths)
+        if int(self._first_blob[-1]) != len(blobs):
+            raise DataError(f"{len(blobs)} blob records, but the chunks have {int(self._first_blob[-1])} columns")
+        self._size = blobs["stored_bytes"].astype(np.int64)
+        self._codec = blobs["codec"]
+        self._flags = blobs["flags"]
+        self._check_records(blobs, widths)
+        self._start = starts_of(self._size)
+        self._chunk_start = self._start[self._first_blob]
+        self._frames = [view.cast("B") for view in [memoryview(frame) for frame in body] if view.nbytes]
+        self._frame_end = np.cumsum([len(frame) for frame in self._frames], dtype=np.int64)
+        self._check_body()
+        total = int(self._start[-1])
+        # Above 2 GiB, which no server sends, one piece of it might be more than numpy can take for an element.
+        self.is_packed = total < 1 << 31 and (len(self._frames) <= 1 or total < PACKED_PAYLOAD_BYTES * n)
+        self._body: NDArray[np.uint8] | None = None
+        self._places: _Places | None = None
+        self._decoded: dict[tuple[int, int], tuple[NDArray[Any], NDArray[np.bool_] | None]] = {}
+
+    def _check_records(self, blobs: NDArray[np.void], widths: Ints) -> None:
+        # The upper half of a record, codec and flags, is 0 for a raw blob without flags: as a rule, for all of them.
+        self._all_plain = not (np.ascontiguousarray(blobs).view("<u8") >> np.uint64(32)).any()
+        if not self._all_plain:
+            if blobs["zero"].any() or (self._codec > BLOSC2).any() or (self._flags > DELTA | SPARSE | OMITTED).any():
+                raise DataError("a blob record has an unknown codec or flag")
+            if self._size[self._flags & OMITTED != 0].any():
+                raise DataError("a blob that was omitted has bytes")
+        if not self.schemas:
+            return
+        # Every raw blob without a bitmap must have exactly its rows; what is compressed is compared when it is decoded.
+        row_bytes = [np.array([column.row_bytes for column in schema.columns], np.int64) for schema in self.schemas]
+        if len(row_bytes) == 1:
+            decoded = (self.rows[:, None] * row_bytes[0]).reshape(-1)
+        else:
+            schema_start = starts_of(np.array([len(sizes) for sizes in row_bytes], np.int64))
+            column = np.arange(len(blobs)) - np.repeat(self._first_blob[:-1], widths)
+            decoded = np.concatenate(row_bytes)[np.repeat(schema_start[self.schema_of], widths) + column]
+            decoded *= np.repeat(self.rows, widths)
+        is_wrong = self._size != decoded
+        if not self._all_plain:
+            is_wrong &= (self._codec == RAW) & (self._flags & (SPARSE | OMITTED) == 0)
+        if is_wrong.any():
+            raise DataError("a raw blob has not the size of its rows")
+
+    def _check_body(self) -> None:
+        total = int(self._frame_end[-1]) if self._frames else 0
+        if total != int(self._start[-1]):
+            raise DataError(f"a body of {total} bytes, but its blobs have {int(self._start[-1])}")
+        if len(self._frames) > 1:
+            place = np.searchsorted(self._chunk_start, self._frame_end)
+            if (self._chunk_start[place] != self._frame_end).any():
+                raise DataError("a payload spans two frames of the body")
+
+    def are_plain(self, chunks: Ints, number: int) -> bool:
+        """True when column `number` of each of these chunks is there as it is: raw, whole, and in the order of time."""
+        if self._all_plain:
+            return True
+        blobs = self._first_blob[chunks] + number
+        return not self._codec[blobs].any() and not self._flags[blobs].any()
+
+    def blob_start(self, chunk: Ints, column: int) -> Ints:
+        """Where a column's blob begins in the joined body, for each of these chunks."""
+        return self._start[self._first_blob[chunk] + column]
+
+    def body(self) -> NDArray[np.uint8]:
+        """All frames joined: a view if there is only one."""
+        if self._body is None:
+            self._body = np.frombuffer(self._frames[0] if len(self._frames) == 1 else b"".join(self._frames), np.uint8)
+        return self._body
+
+    def read(self, chunk: int, number: int, column: Column, out: NDArray[Any]) -> NDArray[np.bool_] | None:
+        """Decodes all rows of a chunk's column into `out`, [rows, *shape].
+
+        Returns which rows the chunk has of it, None for all; the others hold anything.
+        """
+        buffer, codec, flags = self._blob(chunk, number, column)
+        try:
+            if not flags & SPARSE:
+                decode_column(buffer, codec, flags, out)
+                return None
+            present, buffer = split_sparse(buffer, len(out))
+            some = np.empty((np.count_nonzero(present), *column.shape), column.dtype)
+            decode_column(buffer, codec if len(buffer) else RAW, flags & ~SPARSE, some)
+        except DataError as error:
+            raise DataError(f"{path_text(column.path)}: {error}") from error
+        out[present] = some
+        return present
+
+    def decoded(self, chunk: int, number: int, column: Column) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """All rows of a chunk's column, decoded once and kept, and which of them there are; not to be written to."""
+        found = self._decoded.get((chunk, number))
+        if found is None:
+            shape = (int(self.rows[chunk]), *column.shape)
+            if extent_bytes(column.dtype, shape) > MAX_BATCH_BYTES:
+                raise DataError(f"{path_text(column.path)}: a chunk decodes to more than {MAX_BATCH_BYTES} bytes")
+            buffer, codec, flags = self._blob(chunk, number, column)
+            if codec == RAW and not flags:
+                found = np.ndarray(shape, column.dtype, buffer), None
+                check_bools(found[0])
+            else:
+                array = np.empty(shape, column.dtype)
+                found = array, self.read(chunk, number, column, array)
+            self._decoded[chunk, number] = found
+        return found
+
+    def _blob(self, chunk: int, number: int, column: Column) -> tuple[memoryview, int, int]:
+        """Stored bytes, codec and flags. Raises DataError if the server left them out."""
+        places = self.places
+        blob = places.first_blob[chunk] + number
+        flags = places.flags[blob]
+        if flags & OMITTED:
+            raise DataError(f"{path_text(column.path)}: the column of a chunk that an item shows was not sent")
+        size = places.size[blob]
+        if not size:
+            return memoryview(b""), places.codec[blob], flags
+        frame = places.frame[chunk]
+        start = places.start[blob] - places.frame_start[frame]
+        return self._frames[frame][start : start + size], places.codec[blob], flags
+
+    @property
+    def places(self) -> _Places:
+        if self._places is None:
+            frame = np.searchsorted(self._frame_end, self._chunk_start[:-1], side="right")
+            frame_start = [0, *self._frame_end.tolist()]
+            arrays = (self.row_start, self._first_blob, frame, self._start, self._size, self._codec, self._flags)
+            self._places = _Places(frame_start, *(array.tolist() for array in arrays))
+        return self._places
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """What is asked of one chunk or blob at a time, as Python's integers: numpy's are slow one by one."""
+
+    frame_start: list[int]
+    row_start: list[int]
+    first_blob: list[int]
+    frame: list[int]
+    """Of each chunk."""
+    start: list[int]
+    """Of each blob, in the joined body."""
+    size: list[int]
+    codec: list[int]
+    flags: list[int]
+
+
+def indices(numbers: NDArray[Any] | None, count: int, choices: int, what: str) -> Ints:
+    if numbers is None:
+        if count and not choices:
+            raise DataError(f"there is no {what}")
+        return np.zeros(count, np.int64)
+    if len(numbers) != count:
+        raise DataError(f"{len(numbers)} numbers of a {what} for {count}")
+    if (numbers >= choices).any():
+        raise DataError(f"{what} {int(numbers.max())} of {choices} is named")
+    return numbers.astype(np.int64)
+
+
+def starts_of(sizes: Ints) -> Ints:
+    """Where each of these begins when they lie one behind the other, and where the last one ends: [n + 1]."""
+    starts = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    return starts
