@@ -1,0 +1,146 @@
+"""Writers against a real server: what was appended and picked is what comes out, and what does not fit is told."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import replayd
+from replayd_client import errors
+from tests.daemon.embedded import fifo, size, uniform, until
+
+pytest_plugins = ["tests.daemon.embedded_fixtures"]
+
+
+# Writers.
+
+
+def test_items_leave_by_themselves(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(fifo("t")))
+    writer = client.trajectory_writer(5, chunk_length=1)
+    writer.append(1)
+    handle = writer.create_item("t", 1.0, writer.history[-1:])
+    until(lambda: handle.done)
+    assert handle.key is not None
+    assert size(client, "t") == 1
+
+
+def test_an_item_does_not_wait_for_its_chunk_to_fill(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(fifo("t")))
+    writer = client.trajectory_writer(100)
+    writer.append(1)
+    handle = writer.create_item("t", 1.0, writer.history[-1:])
+    until(lambda: handle.done)
+    writer.append(2)
+    writer.create_item("t", 1.0, writer.history[-2:])
+    writer.close()
+    assert [s.data[0].tolist() for s in client.sample("t", 1, emit_timesteps=False)] == [[1]]
+
+
+def test_a_writer_that_is_dropped_still_delivers(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(fifo("t")))
+    writer = client.trajectory_writer(100)
+    writer.append(1)
+    writer.create_item("t", 1.0, writer.history[-1:])
+    del writer
+    gc.collect()
+    until(lambda: size(client, "t") == 1)
+
+
+def test_every_kind_of_pick_comes_back_as_it_was(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(fifo("t", max_times_sampled=1)))
+    numbers = list(range(20))
+    picks: list[Any] = [slice(None), slice(-5, None), slice(None, None, 3), slice(None, None, -1), [0, -1, 7, 7, 3], -2]
+    with client.trajectory_writer(20, chunk_length=3) as writer:
+        for number in numbers:
+            writer.append({"n": number, "img": np.full((4, 4), number, np.uint8)})
+        for pick in picks:
+            writer.create_item("t", 1.0, {"n": writer.history["n"][pick], "img": writer.history["img"][pick]})
+    for pick in picks:
+        (sample,) = client.sample("t", 1, emit_timesteps=False)
+        expected = np.array([numbers[i] for i in pick] if isinstance(pick, list) else numbers[pick])
+        np.testing.assert_array_equal(sample.data[1], expected)
+        assert np.array_equal(sample.data[0][..., 0, 0], expected)
+
+
+def test_items_may_reach_over_episodes_if_buffers_are_kept(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(fifo("t")))
+    with client.trajectory_writer(4) as writer:
+        writer.append(1)
+        writer.end_episode(clear_buffers=False)
+        writer.append(2)
+        assert writer.episode_steps == 1
+        writer.create_item("t", 1.0, writer.history[:])
+        writer.end_episode()
+        assert len(writer.history) == 0
+    (sample,) = client.sample("t", 1, emit_timesteps=False)
+    assert sample.data[0].tolist() == [1, 2]
+
+
+def test_what_does_not_fit_a_table_is_refused_when_the_item_is_made(serve: Any, client_of: Any) -> None:
+    signature = {"x": replayd.TensorSpec((2,), np.float32)}
+    client = client_of(serve(uniform("t", signature=signature), uniform("free")))
+    with client.trajectory_writer(4) as writer:
+        for _ in range(3):
+            writer.append({"x": np.float32(0), "y": 1})
+        x, y = writer.history["x"], writer.history["y"]
+        for wrong in ({"x": x[:]}, {"x": y[-2:]}, {"z": x[-2:]}, {"x": x[-2:], "y": y[-2:]}, {"x": x[-1]}):
+            with pytest.raises(errors.SignatureError, match="table 't', column"):
+                writer.create_item("t", 1.0, wrong)
+        with pytest.raises(errors.UnknownTableError, match="'free', 't'"):
+            writer.create_item("none", 1.0, {"x": x[:]})
+        for priority in (float("nan"), float("inf"), -1.0):
+            with pytest.raises(errors.PriorityError):
+                writer.create_item("t", priority, {"x": x[-2:]})
+        with pytest.raises(TypeError):
+            writer.create_item("t", 1.0, {"x": 3})
+        writer.create_item("t", 1.0, {"x": x[-2:]})
+    assert size(client, "t") == 1
+
+
+def test_what_the_server_refuses_is_told_by_the_next_call_and_the_writer_goes_on(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(uniform("t")))
+    writer = client.trajectory_writer(4, chunk_length=2, validate_items=False)
+    for number in range(4):
+        writer.append(number)
+    lost = writer.create_item("nowhere", 1.0, writer.history[:])
+    with pytest.raises(errors.UnknownTableError, match="refused 1 item"):
+        writer.flush()
+    assert isinstance(lost.error, errors.UnknownTableError)
+    writer.create_item("t", 1.0, writer.history[:])
+    writer.append(4)
+    writer.create_item("t", 1.0, writer.history[-3:])
+    writer.close()
+    assert size(client, "t") == 2
+
+
+def test_a_closed_writer_says_so(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(uniform("t")))
+    writer = client.trajectory_writer(2)
+    writer.close()
+    writer.close()
+    for call in (lambda: writer.append(1), writer.flush, writer.end_episode, writer.__enter__):
+        with pytest.raises(errors.ClosedError):
+            call()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda client: client.writer(0),
+        lambda client: client.writer(2, chunk_length=3),
+        lambda client: client.writer(2, chunk_length=0),
+        lambda client: client.writer(2, max_in_flight_items=0),
+        lambda client: client.trajectory_writer(0),
+        lambda client: client.sample("t", 0),
+        lambda client: client.sample_batch("t", 0),
+        lambda client: client.sample_batch("t", 2, min_n=3),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(serve: Any, client_of: Any, make: Any) -> None:
+    client = client_of(serve(uniform("t")))
+    with pytest.raises(ValueError):
+        make(client)
