@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from replayd_client import batches
+from replayd_client import sampled_chunks
 from replayd_client.batches import SampledBatch
 from replayd_client.codecs import DELTA, OMITTED, SPARSE, ColumnCodec, encode_chunk
 from replayd_client.columns import Column, Schema
@@ -323,8 +323,8 @@ def test_a_chunk_that_items_share_is_decoded_once(monkeypatch: pytest.MonkeyPatc
         chunk[0].fill(1)
     windows = [Window(0, 1, 0, 5, 0), Window(0, 1, 1, 4, 0), Window(0, 2, 3, 3, 0), Window(1, 1, 0, 5, 0)]
     calls = []
-    decode = batches.decode_column
-    monkeypatch.setattr(batches, "decode_column", lambda *args: calls.append(1) or decode(*args))
+    decode = sampled_chunks.decode_column
+    monkeypatch.setattr(sampled_chunks, "decode_column", lambda *args: calls.append(1) or decode(*args))
     template = [Template((OutputColumn(("x",), 0, False, ()),))]
     check_items(experience, windows, template, experience.reply(windows, template))
     assert len(calls) == 2
