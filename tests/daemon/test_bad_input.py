@@ -308,6 +308,24 @@ def test_a_refusal_in_a_stream_leaves_the_stream_as_it_was(hostile: Peer, bystan
     hostile.ask("reset", table="replay")
 
 
+@pytest.mark.parametrize("first_chunk", [1 << 31, (1 << 62) - 2])
+def test_chunk_numbers_may_lie_far_ahead(first_chunk: int, hostile: Peer, bystander: Peer) -> None:
+    stream = os.urandom(16)
+    for seq, number in enumerate((0, first_chunk)):
+        hostile.dealer.send_multipart(
+            [insert(stream=stream, seq=seq, first_chunk=number, chunk=struct.pack("<Q", number)), BODY]
+        )
+        assert "error" not in msgpack.unpackb(receive(hostile)[0])
+    hostile.dealer.send_multipart([insert(stream=stream, seq=2, first_chunk=first_chunk, chunk=bytes(8)), BODY])
+    assert msgpack.unpackb(receive(hostile)[0])["error"]["code"] == "bad_request"
+    across = {"chunk": bytes(8), "chunks": u32(4), "length": u32(8)}
+    nothing = dict.fromkeys(("rows", "schemas", "blobs", "first_chunk"))
+    hostile.dealer.send_multipart([insert(stream=stream, seq=2, **nothing, **across)])
+    assert msgpack.unpackb(receive(hostile)[0])["error"]["code"] == "missing_chunk", "skipped numbers are no chunks"
+    hostile.ask("close_stream", stream=stream)
+    hostile.ask("reset", table="replay")
+
+
 # --- below ZeroMQ -----------------------------------------------------------------------------------------------------
 
 
