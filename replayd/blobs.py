@@ -7,7 +7,6 @@ remembered.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeGuard
@@ -15,7 +14,7 @@ from typing import Any, TypeGuard
 import msgpack
 import numpy as np
 
-from replayd.columns import Column, OutputColumn, Path, Schema, Template, path_text
+from replayd.columns import CONTROL_CHARACTERS, Column, OutputColumn, Path, Schema, Template, path_text
 from replayd.errors import BadMessage
 from replayd.limits import CHUNK_ROWS, COLUMNS, DESCRIPTION_BYTES, DIMENSIONS, NAME_BYTES, PATH_DEPTH, RUNS, STEP_BYTES
 from replayd_client.errors import DataError
@@ -40,7 +39,6 @@ DTYPES = (
 ITEM_BYTES = {name: np.dtype(name).itemsize for name in DTYPES}
 
 _REMEMBERED = 512
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 @lru_cache(_REMEMBERED)
@@ -74,7 +72,7 @@ def step_bytes(column: Column) -> int:
 
 
 def check_name(name: Any, what: str) -> str:
-    if not isinstance(name, str) or not name or _CONTROL.search(name):
+    if not isinstance(name, str) or not name or CONTROL_CHARACTERS.search(name):
         raise BadMessage(
             f"{what} must be a string of 1 to {NAME_BYTES.value} bytes without control characters, "
             f"got {str(name)[:80]!r}"

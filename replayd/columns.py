@@ -6,8 +6,12 @@ describe.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f]")
+"""What no name may contain: names are printed, logged and compared by people."""
 
 Path = tuple[str | int, ...]
 

@@ -51,6 +51,9 @@ WINDOW_BYTES = Limit("window_bytes", 64 * MIB, "bytes a peer may leave unacknowl
 PARKED_SAMPLES = Limit("parked_samples", 64, "sample requests one peer may leave unanswered")
 PENDING_INSERTS = Limit("pending_inserts", 65536, "items parked at one table before PULL is left unread")
 STREAMS = Limit("streams", 65536, "open streams; each costs memory until its lease ends")
+STREAMS_REMEMBERED = Limit(
+    "streams_remembered", 4096, "streams ended by their lease whose last acknowledgements can be repeated"
+)
 MAX_WAIT_MS = Limit(
     "max_wait_ms", 60_000, "longest time a sample waits: a vanished learner cannot be seen, so it must ask again"
 )

@@ -202,11 +202,11 @@ class Service:
         self._outbox.append((peer, Result("hello", request.id, fields)))
 
     def _insert(self, peer: Peer, request: Insert, now: float) -> None:
-        stream = self._stream_of(peer, request)
-        if stream is not None and request.seq in stream.accepted:
-            self.streams.heard(stream, now)
-            self._acknowledge_again(peer, request.id, stream.accepted[request.seq])
+        ticket = self.streams.accepted(request.stream, request.seq)
+        if ticket is not None:
+            self._acknowledge_again(peer, request, ticket, now)
             return
+        stream = self._stream_of(peer, request)
         if stream is not None and request.seq < stream.next_seq:
             raise BadRequest(f"message {request.seq} was acknowledged long ago; the stream is at {stream.next_seq}")
         if peer is not None:
@@ -348,18 +348,21 @@ class Service:
             self._accounts.close_insert(peer, ticket.nbytes)
         ticket.askers.clear()
 
-    def _acknowledge_again(self, peer: Peer, id: int, ticket: Ticket) -> None:
+    def _acknowledge_again(self, peer: Peer, request: Insert, ticket: Ticket, now: float) -> None:
         """A resend: the answer is the same, now or when the parked message is through."""
         self.counters.duplicates += 1
+        stream = self.streams.get(request.stream)
+        if stream is not None:
+            self.streams.heard(stream, now)
         if peer is None:
             return
         if not ticket.waiting:
-            self._outbox.append((peer, Result("insert", id, _insert_fields(ticket, duplicate=True))))
+            self._outbox.append((peer, Result("insert", request.id, _insert_fields(ticket, duplicate=True))))
             return
         # Whoever asked before over another connection is gone.
         for gone, _ in [asker for asker in ticket.askers if asker[0] != peer]:
             self._accounts.close_insert(gone, ticket.nbytes)
-        ticket.askers[:] = [asker for asker in ticket.askers if asker[0] == peer] + [(peer, id)]
+        ticket.askers[:] = [asker for asker in ticket.askers if asker[0] == peer] + [(peer, request.id)]
         self._accounts.open_insert(peer, ticket.nbytes)
 
     # --- progress -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 
 from replayd.chunks import NO_SLOT, ChunkStore
 from replayd.columns import Schema
-from replayd.limits import STREAMS, WINDOW_MESSAGES
+from replayd.limits import STREAMS, STREAMS_REMEMBERED, WINDOW_MESSAGES
 from replayd.messages import Int64s, Peer
 
 
@@ -47,6 +47,11 @@ class Stream:
     schema: Schema | None = None
     accepted: dict[int, Ticket] = field(default_factory=dict)
     """The last window of accepted messages, so that a resend is acknowledged again, and all that are still parked."""
+
+    @property
+    def has_parked(self) -> bool:
+        """True while items of an accepted message wait at a table."""
+        return any(ticket.waiting for ticket in self.accepted.values())
 
     def slot_before(self, number: int) -> int:
         """Slot of the chunk with the number before this one, NO_SLOT if it is not held."""
@@ -88,6 +93,7 @@ class Streams:
         self.expired = 0
         self._chunks = chunks
         self._streams: OrderedDict[bytes, Stream] = OrderedDict()
+        self._ended: OrderedDict[bytes, dict[int, Ticket]] = OrderedDict()
         self._next_uid = 0
 
     def __len__(self) -> int:
@@ -111,6 +117,11 @@ class Streams:
         stream.heard_at = now
         self._streams.move_to_end(stream.id)
 
+    def accepted(self, id: bytes, seq: int) -> Ticket | None:
+        """The message of this number, if it is among the last that were accepted; also of a stream its lease ended."""
+        stream = self._streams.get(id)
+        return (self._ended.get(id, {}) if stream is None else stream.accepted).get(seq)
+
     def close(self, stream: Stream) -> None:
         """The lease is over. Parked inserts keep their own holds."""
         del self._streams[stream.id]
@@ -123,8 +134,16 @@ class Streams:
             due = oldest.heard_at + self.lease_s
             if due > now:
                 return due
+            if oldest.has_parked:
+                # Its writer can do nothing but wait; were it forgotten, a resend would look like new data.
+                self.heard(oldest, now)
+                continue
             self.close(oldest)
             self.expired += 1
+            # Its writer may only have lost the connection, and with it the answers to what was applied.
+            self._ended[oldest.id] = oldest.accepted
+            if len(self._ended) > STREAMS_REMEMBERED.value:
+                self._ended.popitem(last=False)
         return None
 
     def orphan_bytes(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from replayd.chunks import ChunkStore
-from replayd.columns import SignatureColumn, Template
+from replayd.columns import CONTROL_CHARACTERS, SignatureColumn, Template
 from replayd.draws import assemble, sendable
 from replayd.errors import NeverGrantable, Timeout
 from replayd.interned import Interned
@@ -47,8 +47,8 @@ class Table:
         max_times_sampled: int = 0,
         signature: Any = None,
     ) -> None:
-        if not name or len(name.encode()) > NAME_BYTES.value or not name.isprintable():
-            raise ValueError(f"a table's name has 1 to {NAME_BYTES.value} printable bytes, got {name!r}")
+        if not name or len(name.encode()) > NAME_BYTES.value or CONTROL_CHARACTERS.search(name):
+            raise ValueError(f"a table's name has 1 to {NAME_BYTES.value} bytes, no control characters; got {name!r}")
         if max_size < 1:
             raise ValueError(f"table {name!r}: max_size must be at least 1, got {max_size}")
         if sampler is remover:

@@ -66,12 +66,39 @@ def test_a_silent_stream_is_closed_and_its_unreferenced_chunks_are_freed(made: l
     assert info(s)["streams"] == {"open": 0, "expired": 1}
 
 
+def test_a_stream_whose_insert_is_parked_is_not_forgotten(made: list[Service]) -> None:
+    made.append(s := service(Table.queue("t", 1), lease_s=10.0))
+    writer = StreamWriter()
+    ask(s, writer.insert([b"a"], [(0, 1)]))
+    parked = writer.insert([], [(0, 1)])
+    ask(s, parked)
+    s.tick(100.0)
+    assert ask(s, parked, "same writer, new connection", now=101.0) == []
+    served = {peer for peer, _ in ask(s, sample(), "learner", now=102.0)}
+    assert served == {"learner", "same writer, new connection"}
+    assert s.tables["t"].size == 1
+    s.tick(111.0)
+    assert info(s)["streams"]["open"] == 0
+
+
 def test_a_message_on_a_forgotten_stream_is_told_so(made: list[Service]) -> None:
     made.append(s := service(fifo(), lease_s=10.0))
     writer = StreamWriter()
     ask(s, writer.insert([b"a"]))
     s.tick(11.0)
     assert error(ask(s, writer.insert([b"b"]))).code == "unknown_stream"
+
+
+def test_what_was_applied_is_acknowledged_again_even_when_the_lease_has_ended(made: list[Service]) -> None:
+    made.append(s := service(fifo(), lease_s=10.0))
+    writer = StreamWriter()
+    first, second = writer.insert([b"a"], [(0, 1)]), writer.insert([], [(0, 1)])
+    ask(s, first)
+    s.tick(11.0)
+    [(_, reply)] = ask(s, first, now=12.0)
+    assert (reply.fields["duplicate"], reply.fields["first_key"]) == (True, 1)
+    assert error(ask(s, second, now=12.0)).code == "unknown_stream"
+    assert s.tables["t"].size == 1
 
 
 def test_keep_from_frees_what_no_item_holds_at_once(made: list[Service]) -> None:
