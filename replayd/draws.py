@@ -15,11 +15,13 @@ from replayd.columns import Template
 from replayd.interned import Interned
 from replayd.items import Items
 from replayd.limits import REFERENCES, REPLY_BYTES
-from replayd.messages import BLOB_RECORD, FLAG_OMITTED, Float64s, Int64s, Payload, Sampled
+from replayd.messages import BLOB_RECORD, FLAG_OMITTED, Int64s, Payload, Shown
 
 
 def sendable(items: Items, chunks: ChunkStore, slots: Int64s) -> int:
-    """How many of these draws, from the first on, fit into one reply; at least one."""
+    """How many of these items, from the first on, fit into one reply; at least one, if there is one."""
+    if len(slots) == 0:
+        return 0
     counts = items.chunks[slots].astype(np.int64)
     fit = len(slots)
     if int(counts.sum()) > REFERENCES.value:
@@ -37,16 +39,9 @@ def sendable(items: Items, chunks: ChunkStore, slots: Int64s) -> int:
 
 
 def assemble(
-    items: Items,
-    chunks: ChunkStore,
-    templates: Interned[Template],
-    slots: Int64s,
-    probabilities: Float64s,
-    times_sampled: Int64s,
-    table_sizes: Int64s,
-    id: int,
-) -> Sampled:
-    """The reply for these draws, complete: nothing in it is looked up again once items are removed."""
+    items: Items, chunks: ChunkStore, templates: Interned[Template], slots: Int64s, times_sampled: Int64s
+) -> Shown:
+    """These items with their chunks, each distinct chunk once."""
     counts = items.chunks[slots].astype(np.int64)
     first = items.chunk[slots]
     flat = chunks.windows(first, counts)
@@ -62,13 +57,10 @@ def assemble(
     if shown is not None and any(len(schema.columns) > len(shown) for schema in schemas):
         layouts, payloads = _project(layouts, payloads, shown)
         nbytes = np.array([len(payload) for payload in payloads], np.int64)
-    return Sampled(
-        id=id,
+    return Shown(
         keys=items.key[slots],
         priorities=items.priority[slots],
-        probabilities=probabilities,
         times_sampled=times_sampled,
-        table_sizes=table_sizes,
         chunk=chunk,
         chunks=counts,
         offset=items.offset[slots].astype(np.int64),
@@ -97,6 +89,8 @@ def _side_by_side(chunks: ChunkStore, flat: Int64s, first: Int64s, counts: Int64
 
 
 def _distinct(ids: np.ndarray[tuple[int], np.dtype[np.int32]]) -> tuple[list[int], Int64s]:
+    if len(ids) == 0:
+        return [], np.zeros(0, np.int64)
     if (ids == ids[0]).all():
         return [int(ids[0])], np.zeros(len(ids), np.int64)
     distinct, where = np.unique(ids, return_inverse=True)

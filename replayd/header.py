@@ -5,7 +5,8 @@ Any bytes either read or raise a PeerError that names the field. Knows no operat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgpack
@@ -81,6 +82,19 @@ class Header:
             raise BadMessage(f"{name} must be an array of bin")
         return blobs
 
+    def settings(self, name: str) -> Fields:
+        """A map of settings: integers, floats, nil for unlimited, and lists of names."""
+        changes = self._fields.get(name)
+        if not isinstance(changes, dict):
+            raise BadMessage(f"{name} must be a map of settings")
+        for key, value in changes.items():
+            kind = _SETTING_KINDS.get(key)
+            if kind is None:
+                raise BadMessage(f"there is no setting {str(key)[:40]!r}; there are {', '.join(_SETTING_KINDS)}")
+            if not kind(value):
+                raise BadMessage(f"setting {key} cannot be {str(value)[:80]}")
+        return changes
+
     def stream(self) -> bytes:
         stream = self.bin("stream")
         if len(stream) != 16:
@@ -122,3 +136,19 @@ def _map(pairs: list[tuple[Any, Any]]) -> Fields:
 
 def _no_extension(code: int, data: bytes) -> Any:
     raise ValueError(f"extension type {code} is not used")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_SETTING_KINDS: dict[str, Callable[[Any], bool]] = {
+    "max_size": is_uint,
+    "max_times_sampled": is_uint,
+    "samples_per_insert": _is_number,
+    "min_size_to_sample": is_uint,
+    "min_diff": lambda value: value is None or _is_number(value),
+    "max_diff": lambda value: value is None or _is_number(value),
+    "priority_exponent": _is_number,
+    "paused": lambda value: isinstance(value, list) and all(isinstance(side, str) for side in value),
+}

@@ -161,4 +161,5 @@ def read_items(header: Header) -> ItemBatch | None:
         templates=templates,
         template_of=header.index("template_of", m, len(templates)),
         priority=priority,
+        at_max=header.array("at_max", "u1", m) != 0 if "at_max" in header else None,
     )

@@ -89,6 +89,14 @@ class Items:
         living: Int64s = slots[self.key[slots] == self._log_keys[: self._logged]]
         return living
 
+    def oldest(self, n: int) -> Int64s:
+        """Slots of the first n items, oldest first."""
+        return self._first_living(n, 1)
+
+    def newest(self, n: int) -> Int64s:
+        """Slots of the last n items, newest first."""
+        return self._first_living(n, -1)
+
     def validate(self) -> None:
         slots = self.in_order()
         self._slots.validate(slots)
@@ -96,6 +104,18 @@ class Items:
         assert (np.diff(keys.astype(np.int64)) > 0).all(), "keys are not in rising order"
         assert np.array_equal(self.find(keys), slots), "the index does not find the items"
         assert self._logged <= max(2 * len(self), 0) + _SLACK, "the log is never compacted"
+
+    def _first_living(self, n: int, step: int) -> Int64s:
+        # The log has dead entries; most of the time few, so look at a few more than asked for and widen if need be.
+        looked = 2 * n + 64
+        while True:
+            start = 0 if step > 0 else max(self._logged - looked, 0)
+            part = slice(start, min(start + looked, self._logged))
+            slots = self._log_slots[part]
+            living: Int64s = slots[self.key[slots] == self._log_keys[part]][::step]
+            if len(living) >= n or looked >= self._logged:
+                return living[:n]
+            looked *= 4
 
     def _log(self, keys: Uint64s, slots: Int64s) -> None:
         end = self._logged + len(keys)

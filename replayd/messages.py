@@ -72,6 +72,8 @@ class ItemBatch:
     templates: Sequence[Template]
     template_of: Int64s
     priority: Float64s
+    at_max: NDArray[np.bool_] | None = None
+    """Items that enter with the largest priority there is, 1.0 if there is none; None: none of them."""
 
     def __len__(self) -> int:
         return len(self.priority)
@@ -114,6 +116,33 @@ class Reset:
 
 
 @dataclass(slots=True)
+class Peek:
+    """Items by key if there are `keys`, else the first `n` in an order of PEEK_ORDERS."""
+
+    id: int
+    table: str
+    order: str
+    n: int
+    keys: Uint64s
+
+
+PEEK_ORDERS = ("oldest", "newest", "highest", "lowest")
+
+
+@dataclass(slots=True)
+class Set:
+    id: int
+    table: str
+    changes: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Why:
+    id: int
+    table: str
+
+
+@dataclass(slots=True)
 class Info:
     id: int
 
@@ -130,7 +159,7 @@ class CloseStream:
     stream: bytes
 
 
-Request = Hello | Insert | Sample | Update | Reset | Info | KeepAlive | CloseStream
+Request = Hello | Insert | Sample | Update | Reset | Info | Why | Peek | Set | KeepAlive | CloseStream
 
 OPS: dict[str, type[Request]] = {
     "hello": Hello,
@@ -139,6 +168,9 @@ OPS: dict[str, type[Request]] = {
     "update": Update,
     "reset": Reset,
     "info": Info,
+    "why": Why,
+    "peek": Peek,
+    "set": Set,
     "keepalive": KeepAlive,
     "close_stream": CloseStream,
 }
@@ -157,15 +189,12 @@ class Result:
 
 
 @dataclass(slots=True)
-class Sampled:
-    """The reply to a sample: m items over n distinct chunks."""
+class Shown:
+    """m items over n distinct chunks, complete: nothing in it is looked up again."""
 
-    id: int
     keys: Uint64s
     priorities: Float64s
-    probabilities: Float64s
     times_sampled: Int64s
-    table_sizes: Int64s
     chunk: Int64s
     chunks: Int64s
     offset: Int64s
@@ -181,6 +210,26 @@ class Sampled:
 
 
 @dataclass(slots=True)
+class Sampled:
+    """The reply to a sample."""
+
+    id: int
+    shown: Shown
+    probabilities: Float64s
+    table_sizes: Int64s
+
+
+@dataclass(slots=True)
+class Peeked:
+    """The reply to a peek."""
+
+    id: int
+    shown: Shown
+    ages_s: Float64s
+    missing: Uint64s
+
+
+@dataclass(slots=True)
 class Failed:
     """A request that ended in an error."""
 
@@ -191,4 +240,4 @@ class Failed:
     detail: dict[str, Any]
 
 
-Reply = Result | Sampled | Failed
+Reply = Result | Sampled | Peeked | Failed

@@ -25,6 +25,8 @@ class PendingInsert:
     length: Int64s
     template: Int64s
     since: float
+    at_max: bool = False
+    """Some priorities are NaN, which stands for the largest there is when the item enters."""
     applied: int = 0
 
     def __len__(self) -> int:
@@ -42,6 +44,7 @@ class PendingInsert:
             self.length[which],
             self.template[which],
             self.since,
+            self.at_max,
         )
 
 

@@ -111,6 +111,20 @@ class RateLimiter:
             return n
         return _largest(n, self._above_min_diff, self.cursor - self.min_diff)
 
+    def inserts_needed(self, n: int) -> int:
+        """Fewest inserts after which n samples pass, if nothing else happens."""
+        by_size = max(0, self.min_size_to_sample - self.size)
+        if self.min_diff is None:
+            return by_size
+        by_cursor = math.ceil((self.min_diff + self.samples + n) / self.samples_per_insert - self.inserts)
+        return max(by_size, by_cursor, 0)
+
+    def samples_needed(self, n: int) -> int:
+        """Fewest samples after which n inserts pass, if nothing else happens."""
+        if self.max_diff is None or self.size + n <= self.min_size_to_sample:
+            return 0
+        return max(0, math.ceil((self.inserts + n) * self.samples_per_insert - self.samples - self.max_diff))
+
     def did_insert(self, n: int) -> None:
         self.inserts += n
 

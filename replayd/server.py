@@ -145,6 +145,8 @@ class Daemon:
                 self._wake_read.recv(4096)
             due = self.service.tick(now)
             self._send_replies()
+            while self.service.notices:
+                log.info("%s", self.service.notices.pop(0))
 
     def _take_requests(self, now: float) -> None:
         for _ in range(MESSAGES_PER_TURN):

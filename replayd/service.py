@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,39 +36,30 @@ from replayd.messages import (
     Insert,
     ItemBatch,
     KeepAlive,
+    Peek,
+    Peeked,
     Peer,
     Reply,
     Request,
     Reset,
     Result,
     Sample,
+    Set,
     Update,
+    Why,
 )
 from replayd.pending import Applied, Drawn, Outcome, PendingInsert, PendingSample
+from replayd.reports import Counters, report, report_signature
+from replayd.settings import change_settings, settings_of
 from replayd.streams import Stream, Streams, Ticket
 from replayd.table import Table
+from replayd.waiting import timeout, why
 
 KEY_SHARD_SHIFT = 52
 """A key is 12 bits of shard id, then a counter that begins at 1."""
 
 _ANSWERED_DEADLINES = 1024
 """Deadlines of answered requests that may stay in the heap: it is swept when they outnumber the others so far."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """Since the start; `info` shows them."""
-
-    requests: int = 0
-    refused: int = 0
-    pushes_refused: int = 0
-    push_gaps: int = 0
-    duplicates: int = 0
-    priority_updates: int = 0
-    replies_dropped: int = 0
-    """The peer's queue was full; the shell counts it."""
-    replies_to_the_gone: int = 0
-    """The peer had disconnected; the shell counts it."""
 
 
 class Service:
@@ -96,6 +86,8 @@ class Service:
         self.version = version
         self.started_at = started_at
         self.counters = Counters()
+        self.notices: list[str] = []
+        """What an operator should read in the log; the shell takes them."""
         self.chunks = ChunkStore()
         self.streams = Streams(self.chunks, lease_s)
         self.templates: Interned[Template] = Interned()
@@ -115,6 +107,9 @@ class Service:
             Update: self._update,
             Reset: self._reset,
             Info: self._info,
+            Why: self._why,
+            Peek: self._peek,
+            Set: self._set,
             KeepAlive: self._keepalive,
             CloseStream: self._close_stream,
         }
@@ -187,19 +182,7 @@ class Service:
     # --- handlers -----------------------------------------------------------------------------------------------------
 
     def _hello(self, peer: Peer, request: Hello, now: float) -> None:
-        fields = {
-            "server_id": self.server_id,
-            "server": f"replayd {self.version}",
-            "versions": [1],
-            "codecs": list(CODECS),
-            "window_messages": WINDOW_MESSAGES.value,
-            "window_bytes": WINDOW_BYTES.value,
-            "lease_ms": int(self.streams.lease_s * 1000),
-            "max_wait_ms": MAX_WAIT_MS.value,
-            "limits": {limit.name: limit.value for limit in LIMITS},
-            "tables": {name: _signature_fields(table) for name, table in self.tables.items()},
-        }
-        self._outbox.append((peer, Result("hello", request.id, fields)))
+        self._outbox.append((peer, Result("hello", request.id, self._hello_fields())))
 
     def _insert(self, peer: Peer, request: Insert, now: float) -> None:
         ticket = self.streams.accepted(request.stream, request.seq)
@@ -271,26 +254,31 @@ class Service:
         self._pump(table, now)
 
     def _info(self, peer: Peer, request: Info, now: float) -> None:
+        tables = self.tables.values()
         fields = {
             "server_id": self.server_id,
             "server": f"replayd {self.version}",
             "uptime_s": now - self.started_at,
-            "tables": [table.describe(now) for table in self.tables.values()],
-            "chunks": {
-                "count": len(self.chunks),
-                "bytes": self.chunks.bytes_in_use,
-                "orphan_bytes": self.streams.orphan_bytes(),
-                "added": self.chunks.chunks_added,
-                "bytes_added": self.chunks.bytes_added,
-            },
-            "streams": {"open": len(self.streams), "expired": self.streams.expired},
-            "peers": {
-                "waiting": len(self._accounts),
-                "parked_samples": self._accounts.samples,
-            },
-            "counters": {name: getattr(self.counters, name) for name in self.counters.__slots__},
+            **report(tables, self.chunks, self.streams, self._accounts, self.counters, now),
         }
         self._outbox.append((peer, Result("info", request.id, fields)))
+
+    def _why(self, peer: Peer, request: Why, now: float) -> None:
+        self._outbox.append((peer, Result("why", request.id, why(self._table(request.table), now))))
+
+    def _peek(self, peer: Peer, request: Peek, now: float) -> None:
+        table = self._table(request.table)
+        shown, ages_s, missing = table.peek(request.order, request.n, request.keys, now)
+        self._outbox.append((peer, Peeked(request.id, shown, ages_s, missing)))
+
+    def _set(self, peer: Peer, request: Set, now: float) -> None:
+        table = self._table(request.table)
+        before = change_settings(table, request.changes)
+        after = settings_of(table)
+        changed = {name: [before[name], value] for name, value in after.items() if before[name] != value}
+        self.notices.append(f"table {table.name}: " + ", ".join(f"{n} {a} -> {b}" for n, (a, b) in changed.items()))
+        self._outbox.append((peer, Result("set", request.id, {"before": before, "after": after})))
+        self._pump(table, now)
 
     def _keepalive(self, peer: Peer, request: KeepAlive, now: float) -> None:
         stream = self.streams.get(request.stream)
@@ -331,8 +319,10 @@ class Service:
             held = [self.templates.hold(t, n) if n else -1 for t, n in zip(items.templates, holders, strict=True)]
             ids = np.array(held, np.int64)[items.template_of]
         keys = np.arange(ticket.first_key, ticket.first_key + len(items), dtype=np.uint64)
+        priority = items.priority if items.at_max is None else np.where(items.at_max, np.nan, items.priority)
+        at_max = items.at_max is not None
         whole = PendingInsert(
-            ticket, keys, items.priority, first, items.chunks, items.offset, items.length, ids, since=now
+            ticket, keys, priority, first, items.chunks, items.offset, items.length, ids, since=now, at_max=at_max
         )
         if len(tables) == 1:
             tables[0].park_insert(whole)
@@ -384,11 +374,13 @@ class Service:
         self._outbox.append((drawn.request.peer, drawn.reply))
 
     def _expire(self, request: PendingSample, table: Table) -> None:
-        try:
-            self._serve(Drawn(request, table.expire(request)))
-        except PeerError as error:
-            self._answered(request)
-            self.refuse(request.peer, "sample", request.id, error)
+        was_first = table.pending_samples[0] is request
+        reply = table.expire(request)
+        if reply is not None:
+            self._serve(Drawn(request, reply))
+            return
+        self._answered(request)
+        self.refuse(request.peer, "sample", request.id, timeout(table, was_first))
 
     def _answered(self, request: PendingSample) -> None:
         request.answered = True
@@ -400,6 +392,20 @@ class Service:
             names = list(self.tables)
             raise UnknownTable(f"there is no table {name!r}; there are: {', '.join(names)}", table=name, tables=names)
         return table
+
+    def _hello_fields(self) -> dict[str, Any]:
+        return {
+            "server_id": self.server_id,
+            "server": f"replayd {self.version}",
+            "versions": [1],
+            "codecs": list(CODECS),
+            "window_messages": WINDOW_MESSAGES.value,
+            "window_bytes": WINDOW_BYTES.value,
+            "lease_ms": int(self.streams.lease_s * 1000),
+            "max_wait_ms": MAX_WAIT_MS.value,
+            "limits": {limit.name: limit.value for limit in LIMITS},
+            "tables": {table.name: report_signature(table) for table in self.tables.values()},
+        }
 
     # --- proof --------------------------------------------------------------------------------------------------------
 
@@ -437,9 +443,3 @@ def _insert_fields(ticket: Ticket, duplicate: bool) -> dict[str, Any]:
     if ticket.items:
         fields["first_key"] = ticket.first_key
     return fields
-
-
-def _signature_fields(table: Table) -> dict[str, Any]:
-    if table.signature is None:
-        return {}
-    return {"signature": [[list(c.path), c.dtype, list(c.shape)] for c in table.signature]}

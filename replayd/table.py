@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,16 @@ import numpy as np
 from replayd.chunks import ChunkStore
 from replayd.columns import CONTROL_CHARACTERS, SignatureColumn, Template
 from replayd.draws import assemble, sendable
-from replayd.errors import NeverGrantable, Timeout
+from replayd.errors import NeverGrantable
 from replayd.interned import Interned
 from replayd.items import NOT_FOUND, Items
 from replayd.limits import NAME_BYTES, PENDING_INSERTS
-from replayd.messages import Float64s, Int64s, Sampled, Uint64s
+from replayd.maximum import Maximum
+from replayd.messages import Float64s, Int64s, Sampled, Shown, Uint64s
 from replayd.pending import Applied, Drawn, Outcome, PendingInsert, PendingSample
 from replayd.rate_limiters import Queue, RateLimiter, Stack
 from replayd.selectors import Fifo, Lifo, Selector
+from replayd.showing import Showing
 from replayd_client.specs import signature_of
 
 
@@ -65,8 +68,12 @@ class Table:
         self.pending_inserts: deque[PendingInsert] = deque()
         self.pending_samples: deque[PendingSample] = deque()
         self.pending_items = 0
+        self.paused: frozenset[str] = frozenset()
+        """Sides (`insert`, `sample`) that an operator holds back."""
         self.unique_samples = 0
         self.evictions = 0
+        self.evicted_unsampled = 0
+        self.blocked = {"insert": Stopwatch(), "sample": Stopwatch()}
         rate_limiter.attach(name)
 
     @classmethod
@@ -86,6 +93,8 @@ class Table:
         self.items = Items()
         self._chunks = chunks
         self._templates = templates
+        self.showing = Showing(chunks)
+        self._largest = Maximum()
         self._rng = rng
         # How many draws each slot has left before its item expires, and 1 everywhere for the remover, who wants no item
         # twice.
@@ -95,6 +104,11 @@ class Table:
     @property
     def size(self) -> int:
         return len(self.items)
+
+    @property
+    def max_priority(self) -> float | None:
+        """The largest priority of the items there are; None without any."""
+        return self._largest.get(lambda: self.items.priority[self.items.in_order()])
 
     @property
     def is_congested(self) -> bool:
@@ -123,18 +137,16 @@ class Table:
         outcomes: list[Outcome] = []
         while self._pump_inserts(now, outcomes) or self._pump_samples(outcomes):
             pass
+        self.blocked["insert"].runs(bool(self.pending_inserts), now)
+        self.blocked["sample"].runs(bool(self.pending_samples), now)
         return outcomes
 
-    def expire(self, request: PendingSample) -> Sampled:
-        """The deadline of a parked request: what there is if it is first in line, Timeout otherwise."""
-        first = self.pending_samples[0]
+    def expire(self, request: PendingSample) -> Sampled | None:
+        """The deadline of a parked request: what there is if it is first in line, None otherwise."""
+        is_first = request is self.pending_samples[0]
         self.pending_samples.remove(request)
-        if request is first:
-            granted = self.limiter.sampleable(request.n)
-            reply = self._draw(request, granted, 1) if granted else None
-            if reply is not None:
-                return reply
-        raise self._timeout(first, request)
+        granted = self.limiter.sampleable(request.n) if is_first and "sample" not in self.paused else 0
+        return self._draw(request, granted, 1) if granted else None
 
     def update(self, keys: Uint64s, priorities: Float64s, deletes: Uint64s) -> tuple[int, int, Uint64s]:
         """Delete, then set priorities; (updated, deleted, missing keys)."""
@@ -152,10 +164,33 @@ class Table:
         missing = missing[~np.isin(missing, deleted_keys)]
         slots, priorities = slots[here], priorities[here]
         if len(slots):
+            self._largest.remove(self.items.priority[slots])
+            self._largest.add(priorities)
             self.items.priority[slots] = priorities
             self.sampler.update(slots, priorities)
             self.remover.update(slots, priorities)
         return len(slots), len(doomed), np.union1d(missing, gone)
+
+    def peek(self, order: str, n: int, keys: Uint64s, now: float) -> tuple[Shown, Float64s, Uint64s]:
+        """Items with their ages and the keys that are not here; changes and counts nothing.
+
+        By key if there are `keys`, else the first n `oldest`, `newest`, or of `highest` or `lowest` priority (which
+        looks at every item; ties in any order).
+        """
+        missing = keys[:0]
+        if len(keys):
+            slots = self.items.find(keys)
+            missing, slots = keys[slots == NOT_FOUND], slots[slots != NOT_FOUND]
+        elif order in ("oldest", "newest"):
+            slots = self.items.oldest(n) if order == "oldest" else self.items.newest(n)
+        else:
+            live = self.items.in_order()
+            rank = self.items.priority[live] if order == "lowest" else -self.items.priority[live]
+            best = np.argpartition(rank, n)[:n] if n < len(live) else np.arange(len(live))
+            slots = live[best[np.argsort(rank[best], kind="stable")]]
+        slots = slots[: sendable(self.items, self._chunks, slots)]
+        shown = assemble(self.items, self._chunks, self._templates, slots, self.items.times_sampled[slots])
+        return shown, now - self.items.inserted_at[slots], missing
 
     def reset(self) -> int:
         """Remove every item and begin counting anew; parked requests stay."""
@@ -164,14 +199,33 @@ class Table:
         self.sampler.clear()
         self.remover.clear()
         self.limiter.reset()
+        self.showing.clear()
         self.unique_samples = 0
         self.evictions = 0
+        self.evicted_unsampled = 0
         return removed
+
+    def replace_sampler(self, sampler: Selector) -> None:
+        """Draw by another rule from now on."""
+        live = self.items.in_order()
+        sampler.add(live, self.items.priority[live])
+        self.sampler = sampler
+
+    def resize(self, max_size: int, max_times_sampled: int) -> None:
+        """Change both limits; items beyond them leave at once."""
+        self.max_size = max_size
+        self.max_times_sampled = max_times_sampled
+        live = self.items.in_order()
+        if max_times_sampled:
+            self._remove(live[self.items.times_sampled[live] >= max_times_sampled])
+            live = self.items.in_order()
+            self._room[live] = max_times_sampled - self.items.times_sampled[live]
+        self._evict_excess()
 
     def held_chunks(self) -> Int64s:
         """One entry for each holding of a chunk by an item or a parked insert."""
         live = self.items.in_order()
-        held = [self._chunks.windows(self.items.chunk[live], self.items.chunks[live].astype(np.int64))]
+        held = [self._windows(live)]
         held += [self._chunks.windows(p.chunk[p.applied :], p.chunks[p.applied :]) for p in self.pending_inserts]
         return np.concatenate(held)
 
@@ -194,9 +248,11 @@ class Table:
             times = self.items.times_sampled[live]
             assert (times < self.max_times_sampled).all(), "an item outlived its samples"
             assert np.array_equal(self._room[live], self.max_times_sampled - times), "room is not what is left"
-        if self.pending_inserts:
+        self.showing.validate(self._windows(live))
+        assert self.max_priority == (float(priorities.max()) if len(live) else None), "the largest priority is wrong"
+        if self.pending_inserts and "insert" not in self.paused:
             assert not self.limiter.can_insert(1), "an insert waits that may pass"
-        if self.pending_samples:
+        if self.pending_samples and "sample" not in self.paused:
             head = self.pending_samples[0]
             may_shrink = self.max_times_sampled > 0 and head.min_n > 1
             assert may_shrink or self.limiter.sampleable(head.n) < head.min_n, "a sample waits that may pass"
@@ -205,7 +261,7 @@ class Table:
 
     def _pump_inserts(self, now: float, outcomes: list[Outcome]) -> bool:
         moved = False
-        while self.pending_inserts:
+        while self.pending_inserts and "insert" not in self.paused:
             pending = self.pending_inserts[0]
             n = self.limiter.insertable(len(pending))
             if n == 0:
@@ -219,7 +275,7 @@ class Table:
 
     def _pump_samples(self, outcomes: list[Outcome]) -> bool:
         moved = False
-        while self.pending_samples:
+        while self.pending_samples and "sample" not in self.paused:
             request = self.pending_samples[0]
             n = self.limiter.sampleable(request.n)
             reply = self._draw(request, n, request.min_n) if n >= request.min_n else None
@@ -234,6 +290,9 @@ class Table:
         """The next n items of a parked message enter; the remover takes the excess."""
         part = slice(pending.applied, pending.applied + n)
         priority = pending.priority[part]
+        if pending.at_max:
+            largest = self.max_priority
+            priority = np.where(np.isnan(priority), 1.0 if largest is None else largest, priority)
         slots = self.items.add(
             pending.keys[part],
             priority,
@@ -252,13 +311,19 @@ class Table:
         self._room[slots] = self.max_times_sampled
         self.sampler.add(slots, priority)
         self.remover.add(slots, priority)
+        self._largest.add(priority)
         pending.applied += n
         self.pending_items -= n
+        self.showing.add(self._windows(slots))
         self.limiter.did_insert(n)
+        self._evict_excess()
+
+    def _evict_excess(self) -> None:
         excess = self.size - self.max_size
         if excess > 0:
             victims, _ = self.remover.draw(excess, self._rng, self._once)
             self.evictions += excess
+            self.evicted_unsampled += int(np.count_nonzero(self.items.times_sampled[victims] == 0))
             self._remove(victims)
 
     def _draw(self, request: PendingSample, n: int, min_n: int) -> Sampled | None:
@@ -285,7 +350,7 @@ class Table:
         fit = min(fit, sendable(self.items, self._chunks, slots[:fit]))
         slots, probabilities, times = slots[:fit], probabilities[:fit], times[:fit]
         sizes = self.size - removed_before[:fit]
-        reply = assemble(self.items, self._chunks, self._templates, slots, probabilities, times, sizes, request.id)
+        shown = assemble(self.items, self._chunks, self._templates, slots, times)
         self.unique_samples += int(np.count_nonzero(times == 1))
         # Of repeated slots the last, largest count stays.
         self.items.times_sampled[slots] = times
@@ -293,85 +358,42 @@ class Table:
         if limited:
             self._room[slots] = self.max_times_sampled - times
             self._remove(slots[times == self.max_times_sampled])
-        return reply
+        return Sampled(request.id, shown, probabilities, sizes)
 
     def _remove(self, slots: Int64s) -> None:
         if len(slots) == 0:
             return
         self.sampler.remove(slots)
         self.remover.remove(slots)
-        windows = self._chunks.windows(self.items.chunk[slots], self.items.chunks[slots].astype(np.int64))
+        windows = self._windows(slots)
+        self.showing.remove(windows)
+        self._largest.remove(self.items.priority[slots])
         self._chunks.release(windows)
         self._templates.release(self.items.template[slots])
         self.items.remove(slots)
         self.limiter.did_delete(len(slots))
 
-    # --- why one waits ------------------------------------------------------------------------------------------------
+    def _windows(self, slots: Int64s) -> Int64s:
+        """Slots of the chunks that these items show, one entry for each item and chunk."""
+        return self._chunks.windows(self.items.chunk[slots], self.items.chunks[slots].astype(np.int64))
 
-    def _timeout(self, first: PendingSample, request: PendingSample) -> Timeout:
-        blocked_by = self.limiter.blocking_sample() or ("min_n" if request is first else "earlier_request")
-        return Timeout(
-            f"table {self.name!r} granted no sample in time: {self.explain(blocked_by)}",
-            table=self.name,
-            blocked_by=blocked_by,
-            who_must_act="learners" if blocked_by == "earlier_request" else "writers",
-            size=self.size,
-            limiter=self.limiter.describe(),
-        )
 
-    def explain(self, term: str) -> str:
-        """A blocked side's reason in words and numbers."""
-        limiter = self.limiter
-        if term == "min_size_to_sample":
-            return f"it holds {self.size} of min_size_to_sample {limiter.min_size_to_sample} items; writers must insert"
-        if term == "min_diff":
-            return f"the cursor {limiter.cursor:g} may not go below min_diff {limiter.min_diff:g}; writers must insert"
-        if term == "max_diff":
-            return f"the cursor {limiter.cursor:g} may not pass max_diff {limiter.max_diff:g}; learners must sample"
-        if term == "earlier_request":
-            return "an earlier request waits in front of it"
-        return "fewer can pass now than the first request asks for at least; writers must insert"
+@dataclass(slots=True)
+class Stopwatch:
+    """Seconds during which something was the case."""
 
-    def describe(self, now: float) -> dict[str, Any]:
-        """State and counters for `info`; plain values."""
-        limiter = self.limiter
-        waiting: list[dict[str, Any]] = []
-        if self.pending_inserts:
-            term = limiter.blocking_insert() or "max_diff"
-            waiting.append(
-                {
-                    "side": "insert",
-                    "requests": len(self.pending_inserts),
-                    "items": self.pending_items,
-                    "waited_s": now - self.pending_inserts[0].since,
-                    "blocked_by": term,
-                    "why": self.explain(term),
-                }
-            )
-        if self.pending_samples:
-            term = limiter.blocking_sample() or "min_n"
-            waiting.append(
-                {
-                    "side": "sample",
-                    "requests": len(self.pending_samples),
-                    "items": sum(request.n for request in self.pending_samples),
-                    "waited_s": now - self.pending_samples[0].since,
-                    "blocked_by": term,
-                    "why": self.explain(term),
-                }
-            )
-        return {
-            "name": self.name,
-            "sampler": self.sampler.describe(),
-            "remover": self.remover.describe(),
-            "size": self.size,
-            "max_size": self.max_size,
-            "max_times_sampled": self.max_times_sampled,
-            "unique_samples": self.unique_samples,
-            "evictions": self.evictions,
-            "limiter": limiter.describe(),
-            "waiting": waiting,
-        }
+    seconds: float = 0.0
+    since: float | None = None
+
+    def runs(self, running: bool, now: float) -> None:
+        if self.since is not None and not running:
+            self.seconds += now - self.since
+            self.since = None
+        elif self.since is None and running:
+            self.since = now
+
+    def total(self, now: float) -> float:
+        return self.seconds + (0.0 if self.since is None else now - self.since)
 
 
 def _occurrence(slots: Int64s) -> Int64s:

@@ -16,21 +16,27 @@ from replayd.blobs import check_name, is_uint
 from replayd.errors import BadMessage, BadRequest, PeerError, UnknownOp, UnsupportedVersion
 from replayd.header import Fields, Frames, Header, read_header
 from replayd.insert_reader import read_chunks, read_items
-from replayd.limits import MAX_WAIT_MS, SMALL_PAYLOAD_BYTES
+from replayd.limits import MAX_WAIT_MS, PEEKED, SMALL_PAYLOAD_BYTES
 from replayd.messages import (
     OPS,
+    PEEK_ORDERS,
     CloseStream,
     Failed,
     Hello,
     Info,
     Insert,
     KeepAlive,
+    Peek,
+    Peeked,
     Reply,
     Request,
     Reset,
     Sample,
     Sampled,
+    Set,
+    Shown,
     Update,
+    Why,
 )
 
 VERSION = 1
@@ -116,6 +122,26 @@ def _info(id: int, header: Header, body: Frames) -> Info:
     return Info(id)
 
 
+def _why(id: int, header: Header, body: Frames) -> Why:
+    return Why(id, header.table())
+
+
+def _peek(id: int, header: Header, body: Frames) -> Peek:
+    keys = header.array("keys", "<u8", optional=True)
+    order = header.get("order", PEEK_ORDERS[0])
+    if order not in PEEK_ORDERS:
+        raise BadRequest(f"order must be one of {', '.join(PEEK_ORDERS)}")
+    n = header.uint("n", 1)
+    if n < 1:
+        raise BadRequest("n must be at least 1")
+    PEEKED.check(max(n, len(keys)))
+    return Peek(id, header.table(), order, n, keys)
+
+
+def _set(id: int, header: Header, body: Frames) -> Set:
+    return Set(id, header.table(), header.settings("changes"))
+
+
 def _keepalive(id: int, header: Header, body: Frames) -> KeepAlive:
     return KeepAlive(id, header.stream())
 
@@ -131,6 +157,9 @@ _READERS: dict[str, Callable[[int, Header, Frames], Request]] = {
     "update": _update,
     "reset": _reset,
     "info": _info,
+    "why": _why,
+    "peek": _peek,
+    "set": _set,
     "keepalive": _keepalive,
     "close_stream": _close_stream,
 }
@@ -142,8 +171,8 @@ assert list(_READERS) == list(OPS)
 
 def encode(reply: Reply) -> list[Any]:
     """The frames of a reply: header, then payloads."""
-    if isinstance(reply, Sampled):
-        return [_pack(_sampled_fields(reply)), *_body(reply)]
+    if isinstance(reply, Sampled | Peeked):
+        return [_pack(_items_fields(reply)), *_body(reply.shown)]
     head: Fields = {"v": VERSION, "op": reply.op, "id": reply.id}
     if isinstance(reply, Failed):
         head["error"] = {"code": reply.code, "message": reply.message, "detail": reply.detail}
@@ -152,44 +181,50 @@ def encode(reply: Reply) -> list[Any]:
     return [_pack(head)]
 
 
-def _sampled_fields(reply: Sampled) -> Fields:
+def _items_fields(reply: Sampled | Peeked) -> Fields:
+    shown = reply.shown
     fields: Fields = {
         "v": VERSION,
-        "op": "sample",
+        "op": "sample" if isinstance(reply, Sampled) else "peek",
         "id": reply.id,
-        "keys": reply.keys.astype("<u8").tobytes(),
-        "priorities": reply.priorities.astype("<f8").tobytes(),
-        "probabilities": reply.probabilities.astype("<f8").tobytes(),
-        "times_sampled": reply.times_sampled.astype("<u4").tobytes(),
-        "table_sizes": reply.table_sizes.astype("<u8").tobytes(),
-        "chunk": reply.chunk.astype("<u4").tobytes(),
-        "length": reply.length.astype("<u4").tobytes(),
-        "rows": reply.rows.astype("<u4").tobytes(),
-        "schemas": list(reply.schemas),
-        "blobs": b"".join(reply.layouts),
+        "keys": shown.keys.astype("<u8").tobytes(),
+        "priorities": shown.priorities.astype("<f8").tobytes(),
     }
+    if isinstance(reply, Sampled):
+        fields["probabilities"] = reply.probabilities.astype("<f8").tobytes()
+    fields["times_sampled"] = shown.times_sampled.astype("<u4").tobytes()
+    if isinstance(reply, Sampled):
+        fields["table_sizes"] = reply.table_sizes.astype("<u8").tobytes()
+    else:
+        fields["ages_s"] = reply.ages_s.astype("<f8").tobytes()
+        fields["missing"] = reply.missing.astype("<u8").tobytes()
+    fields["chunk"] = shown.chunk.astype("<u4").tobytes()
+    fields["length"] = shown.length.astype("<u4").tobytes()
+    fields["rows"] = shown.rows.astype("<u4").tobytes()
+    fields["schemas"] = list(shown.schemas)
+    fields["blobs"] = b"".join(shown.layouts)
     # What has its default is left out.
-    if (reply.chunks != 1).any():
-        fields["chunks"] = reply.chunks.astype("<u4").tobytes()
-    if reply.offset.any():
-        fields["offset"] = reply.offset.astype("<u4").tobytes()
-    if list(reply.templates) != [b""]:
-        fields["templates"] = list(reply.templates)
-    if len(reply.templates) > 1:
-        fields["template_of"] = reply.template_of.astype("<u2").tobytes()
-    if len(reply.schemas) > 1:
-        fields["schema_of"] = reply.schema_of.astype("<u2").tobytes()
+    if (shown.chunks != 1).any():
+        fields["chunks"] = shown.chunks.astype("<u4").tobytes()
+    if shown.offset.any():
+        fields["offset"] = shown.offset.astype("<u4").tobytes()
+    if list(shown.templates) != [b""]:
+        fields["templates"] = list(shown.templates)
+    if len(shown.templates) > 1:
+        fields["template_of"] = shown.template_of.astype("<u2").tobytes()
+    if len(shown.schemas) > 1:
+        fields["schema_of"] = shown.schema_of.astype("<u2").tobytes()
     return fields
 
 
-def _body(reply: Sampled) -> list[Any]:
+def _body(shown: Shown) -> list[Any]:
     """Small payloads joined, large ones in frames of their own, in order."""
-    if int(reply.nbytes.max()) < SMALL_PAYLOAD_BYTES:
-        joined = b"".join(reply.payloads)
+    if int(shown.nbytes.max(initial=0)) < SMALL_PAYLOAD_BYTES:
+        joined = b"".join(shown.payloads)
         return [joined] if joined else []
     frames: list[Any] = []
     small: list[Any] = []
-    for payload in reply.payloads:
+    for payload in shown.payloads:
         if len(payload) < SMALL_PAYLOAD_BYTES:
             small.append(payload)
             continue

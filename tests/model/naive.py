@@ -42,6 +42,7 @@ class NaiveTable:
     samples: int = 0
     deletes: int = 0
     clock: int = 0
+    paused: tuple[str, ...] = ()
     pending_inserts: deque[tuple[int, NaiveItem]] = field(default_factory=deque)
     pending_samples: deque[NaiveSample] = field(default_factory=deque)
 
@@ -73,16 +74,19 @@ class NaiveTable:
         moved = True
         while moved:
             moved = False
-            while self.pending_inserts and self.can_insert():
+            while self.pending_inserts and self.can_insert() and "insert" not in self.paused:
                 ticket, item = self.pending_inserts.popleft()
                 self.insert(item)
                 applied.append(ticket)
                 moved = True
-            while self.pending_samples and self.grant(self.pending_samples[0].n) >= self.pending_samples[0].min_n:
+            while self.pending_samples and "sample" not in self.paused and self.head_may_pass():
                 request = self.pending_samples.popleft()
                 served.append((request.id, self.draw(request.n)))
                 moved = True
         return applied, served
+
+    def head_may_pass(self) -> bool:
+        return self.grant(self.pending_samples[0].n) >= self.pending_samples[0].min_n
 
     def insert(self, item: NaiveItem) -> None:
         self.clock += 1
@@ -118,6 +122,19 @@ class NaiveTable:
             self.clock += 1
             item.priority, item.touched = updates[item.key], self.clock
         return len(found), len(doomed)
+
+    def resize(self, max_size: int, max_times_sampled: int) -> None:
+        self.max_size, self.max_times_sampled = max_size, max_times_sampled
+        for item in list(self.items):
+            if max_times_sampled and item.times_sampled >= max_times_sampled:
+                self.remove(item)
+        while len(self.items) > max_size:
+            self.remove(self.choose(self.remover))
+
+    def peek(self, order: str, n: int) -> list[NaiveItem]:
+        by = {"highest": lambda item: -item.priority, "lowest": lambda item: item.priority}
+        items = self.items[::-1] if order == "newest" else self.items
+        return sorted(items, key=by[order])[:n] if order in by else items[:n]
 
     def reset(self) -> int:
         removed = len(self.items)

@@ -15,17 +15,22 @@ from replayd import rate_limiters, selectors
 from replayd.columns import Column, Schema, Template
 from replayd.messages import (
     BLOB_RECORD,
+    PEEK_ORDERS,
     ChunkBatch,
     CloseStream,
     Failed,
     Insert,
     ItemBatch,
     KeepAlive,
+    Peek,
+    Peeked,
     Reset,
     Result,
     Sample,
     Sampled,
+    Set,
     Update,
+    Why,
 )
 from replayd.service import Service
 from replayd.table import Table
@@ -201,6 +206,62 @@ class ServiceMachine(RuleBasedStateMachine):
         assert reply.fields["removed"] == removed
         self._compare(others, self._pump([name]))
 
+    @rule(
+        name=st.sampled_from(["a", "b"]),
+        max_size=st.integers(5, 12),
+        max_times_sampled=st.integers(0, 3),
+        max_diff=st.sampled_from([4.0, 6.5, None]),
+        paused=st.sampled_from([[], [], ["insert"], ["sample"], ["insert", "sample"]]),
+    )
+    def change_settings(
+        self, name: str, max_size: int, max_times_sampled: int, max_diff: float | None, paused: list[str]
+    ) -> None:
+        changes = {
+            "max_size": max_size,
+            "max_times_sampled": max_times_sampled,
+            "max_diff": max_diff,
+            "paused": paused,
+        }
+        self.service.handle("operator", "set", Set(self._id(), name, changes), self.now)
+        (_, reply), *others = self.service.drain()
+        assert isinstance(reply, Result)
+        assert {key: reply.fields["after"][key] for key in changes} == changes
+        naive = self.naive[name]
+        naive.max_diff, naive.paused = 1e9 if max_diff is None else max_diff, tuple(paused)
+        naive.resize(max_size, max_times_sampled)
+        self._compare(others, self._pump([name]))
+
+    @rule(
+        name=st.sampled_from(["a", "b"]),
+        order=st.sampled_from(PEEK_ORDERS),
+        n=st.integers(1, 5),
+        keys=st.lists(st.integers(1, 40), max_size=4, unique=True),
+    )
+    def peek(self, name: str, order: str, n: int, keys: list[int]) -> None:
+        self.service.handle("operator", "peek", Peek(self._id(), name, order, n, np.array(keys, np.uint64)), self.now)
+        [(_, reply)] = self.service.drain()
+        assert isinstance(reply, Peeked)
+        naive = self.naive[name]
+        if keys:
+            here = {item.key: item for item in naive.items}
+            assert reply.shown.keys.tolist() == [key for key in keys if key in here]
+            assert reply.missing.tolist() == [key for key in keys if key not in here]
+        elif order in ("highest", "lowest"):
+            assert reply.shown.priorities.tolist() == [item.priority for item in naive.peek(order, n)]
+        else:
+            assert reply.shown.keys.tolist() == [item.key for item in naive.peek(order, n)]
+
+    @rule(name=st.sampled_from(["a", "b"]))
+    def why(self, name: str) -> None:
+        self.service.handle("operator", "why", Why(self._id(), name), self.now)
+        [(_, reply)] = self.service.drain()
+        assert isinstance(reply, Result)
+        naive = self.naive[name]
+        sides = [side["side"] for side in reply.fields["waiting"]]
+        assert sides == ["insert"] * bool(naive.pending_inserts) + ["sample"] * bool(naive.pending_samples)
+        for side in reply.fields["waiting"]:
+            self._what_it_needs_sets_it_free(naive, side)
+
     @rule(which=st.integers(0, 1))
     def close_stream(self, which: int) -> None:
         self.service.handle("writer", "close_stream", CloseStream(self._id(), self.streams[which].id), self.now)
@@ -249,6 +310,25 @@ class ServiceMachine(RuleBasedStateMachine):
             counted = (table.limiter.inserts, table.limiter.samples, table.limiter.deletes)
             assert counted == (naive.inserts, naive.samples, naive.deletes)
 
+    def _what_it_needs_sets_it_free(self, naive: NaiveTable, side: dict[str, Any]) -> None:
+        """So many requests of the other side, and no fewer, let the head pass: by the equations, nothing else
+        happening.
+        """
+        if side["blocked_by"] == "paused":
+            return
+        if side["side"] == "insert":
+            counts = [(naive.inserts, naive.samples + k) for k in (side["needs_samples"] - 1, side["needs_samples"])]
+            passes = [(i + 1) * naive.spi - s <= naive.max_diff for i, s in counts]
+        else:
+            n = naive.pending_samples[0].min_n
+            counts = [(naive.inserts + k, naive.samples) for k in (side["needs_inserts"] - 1, side["needs_inserts"])]
+            passes = [
+                i - naive.deletes >= naive.min_size and i * naive.spi - s - n >= naive.min_diff for i, s in counts
+            ]
+            if side["needs_inserts"] == 0:  # Removals among the draws themselves are what holds it.
+                return
+        assert passes == [False, True]
+
     def _pump(self, names: list[str]) -> list[tuple[int, Any]]:
         """What the naive tables answer: (request id, keys drawn or None for an acknowledgement)."""
         expected: list[tuple[int, Any]] = []
@@ -281,21 +361,21 @@ class ServiceMachine(RuleBasedStateMachine):
             self._compare_draw(reply, drawn)
 
     def _compare_draw(self, reply: Sampled, drawn: list[NaiveItem]) -> None:
-        assert reply.keys.tolist() == [item.key for item in drawn]
-        assert reply.times_sampled.tolist() == [item.times_sampled for item in drawn]
-        assert reply.priorities.tolist() == [item.priority for item in drawn]
+        assert reply.shown.keys.tolist() == [item.key for item in drawn]
+        assert reply.shown.times_sampled.tolist() == [item.times_sampled for item in drawn]
+        assert reply.shown.priorities.tolist() == [item.priority for item in drawn]
         assert (reply.probabilities == 1.0).all()
-        payloads = list(reply.payloads)
+        payloads = list(reply.shown.payloads)
         assert len(set(payloads)) == len(payloads), "a chunk was sent twice"
         for i, item in enumerate(drawn):
-            first, count = int(reply.chunk[i]), int(reply.chunks[i])
-            window = (tuple(payloads[first : first + count]), int(reply.offset[i]), int(reply.length[i]))
+            first, count = int(reply.shown.chunk[i]), int(reply.shown.chunks[i])
+            window = (tuple(payloads[first : first + count]), int(reply.shown.offset[i]), int(reply.shown.length[i]))
             assert window == item.window
 
     def _expire_one(self, table: NaiveTable, request: NaiveSample, replies: dict[int, Any]) -> None:
         first = table.pending_samples[0] is request
         table.pending_samples.remove(request)
-        drawn = table.draw(request.n) if first else []
+        drawn = table.draw(request.n) if first and "sample" not in table.paused else []
         reply = replies.pop(request.id)
         if drawn:
             self._compare_draw(reply, drawn)

@@ -162,10 +162,10 @@ def test_chunks_of_a_window_stand_side_by_side_whatever_slots_they_have(made: li
     [(_, reply)] = ask(s, sample(n=50, table="other"))
     shown = set()
     for i in range(50):
-        first, count = int(reply.chunk[i]), int(reply.chunks[i])
-        shown.add((int(reply.keys[i]), b"".join(reply.payloads[first : first + count])))
+        first, count = int(reply.shown.chunk[i]), int(reply.shown.chunks[i])
+        shown.add((int(reply.shown.keys[i]), b"".join(reply.shown.payloads[first : first + count])))
     assert {text for _, text in shown} == {b"def", b"pqrs", b"ef"}
-    assert sorted(reply.payloads) == [b"d", b"e", b"f", b"p", b"q", b"r", b"s"]
+    assert sorted(reply.shown.payloads) == [b"d", b"e", b"f", b"p", b"q", b"r", b"s"]
 
 
 def test_two_tables_share_the_chunks_they_show(made: list[Service]) -> None:
@@ -221,7 +221,7 @@ def test_a_reply_is_cut_at_its_byte_limit_and_the_rest_is_not_counted_as_sampled
     for i in range(4):
         ask(s, writer.insert([big], [(i, 1)], keep_from=i + 1))
     [(_, reply)] = ask(s, sample(n=4, min_n=4))
-    assert len(reply.keys) == 3
+    assert len(reply.shown.keys) == 3
     assert (s.tables["t"].size, s.tables["t"].limiter.samples) == (1, 3)
 
 
@@ -229,7 +229,7 @@ def test_one_item_larger_than_the_limit_is_still_sent(made: list[Service]) -> No
     made.append(s := service(fifo()))
     ask(s, StreamWriter().insert([bytes(REPLY_BYTES.value + 1)], [(0, 1)]))
     [(_, reply)] = ask(s, sample(n=5))
-    assert len(reply.keys) == 1
+    assert len(reply.shown.keys) == 1
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_at_its_deadline_a_request_gets_what_there_is(made: list[Service]) -> No
     ask(s, StreamWriter().insert([b"a", b"b"], [(0, 1), (1, 1)]))
     s.tick(2.0)
     [(_, reply)] = s.drain()
-    assert len(reply.keys) == 2
+    assert len(reply.shown.keys) == 2
 
 
 def test_what_no_insert_can_ever_make_possible_is_refused_at_once(made: list[Service]) -> None:
@@ -341,7 +341,7 @@ def test_of_a_key_named_twice_the_last_priority_stands(made: list[Service]) -> N
     [(_, reply)] = ask(s, Update(1, "t", keys, np.array([3.0, 9.0, 4.0]), NO_KEYS))
     assert reply.fields["updated"] == 1
     [(_, reply)] = ask(s, sample())
-    assert reply.priorities.tolist() == [4.0]
+    assert reply.shown.priorities.tolist() == [4.0]
 
 
 def test_an_update_for_an_evicted_key_touches_no_other_item(made: list[Service]) -> None:
@@ -362,7 +362,7 @@ def test_the_same_seed_and_requests_draw_the_same_items(made: list[Service]) -> 
         for i in range(40):
             ask(s, writer.insert([b"a"], [(i, 1)], priority=float(i)))
         [(_, reply)] = ask(s, sample(n=64))
-        keys.append(reply.keys.tolist())
+        keys.append(reply.shown.keys.tolist())
     assert keys[0] == keys[1] != keys[2]
 
 
@@ -472,8 +472,8 @@ def test_columns_no_template_shows_are_not_sent(made: list[Service]) -> None:
     request.chunks.payloads = [b"skipACTION"]
     ask(s, request)
     [(_, reply)] = ask(s, sample())
-    assert reply.payloads == [b"ACTION"]
-    assert np.frombuffer(reply.layouts[0], "<u8").tolist() == [4 << 40, 6]
+    assert reply.shown.payloads == [b"ACTION"]
+    assert np.frombuffer(reply.shown.layouts[0], "<u8").tolist() == [4 << 40, 6]
 
 
 def test_closing_an_unknown_stream_is_no_error(made: list[Service]) -> None:

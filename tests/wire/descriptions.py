@@ -133,13 +133,10 @@ def _to_sampled(message: Message) -> server.Sampled:
         return np.array(message[name], dtype)
 
     payloads = [bytes.fromhex(payload) for payload in message["payloads"]]
-    return server.Sampled(
-        id=message["id"],
+    shown = server.Shown(
         keys=numbers("keys", np.uint64),
         priorities=numbers("priorities", np.float64),
-        probabilities=numbers("probabilities", np.float64),
         times_sampled=numbers("times_sampled"),
-        table_sizes=numbers("table_sizes"),
         chunk=numbers("chunk"),
         chunks=numbers("chunks"),
         offset=numbers("offset"),
@@ -153,6 +150,7 @@ def _to_sampled(message: Message) -> server.Sampled:
         nbytes=np.array([len(payload) for payload in payloads], np.int64),
         payloads=payloads,
     )
+    return server.Sampled(message["id"], shown, numbers("probabilities", np.float64), numbers("table_sizes"))
 
 
 def _to_records(blobs: Sequence[Sequence[int]]) -> bytes:

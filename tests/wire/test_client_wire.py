@@ -249,8 +249,9 @@ def test_the_client_reads_a_sample_with_and_without_defaults() -> None:
             "layouts": [np.array([4], "<u8").tobytes()] * 2,
             "payloads": [b"abcd", b"efgh"],
         }
-        known = messages.Sampled.__dataclass_fields__
-        made = messages.Sampled(**{key: value for key, value in {**fields, **changed}.items() if key in known})
+        fields.update(changed)
+        shown = messages.Shown(**{name: fields[name] for name in messages.Shown.__dataclass_fields__})
+        made = messages.Sampled(fields["id"], shown, fields["probabilities"], fields["table_sizes"])
         reply = decode_reply(wire.encode(made))
         assert isinstance(reply, SampleReply)
         return reply

@@ -1,0 +1,61 @@
+"""Settings: what can be changed on a live table, by request.
+
+All changes of a request are checked before the first is made. Owns the names of the settings and their rules; what
+follows from a new value (evictions, expiry) the table does itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from replayd.errors import BadRequest
+from replayd.rate_limiters import RateLimiter
+from replayd.selectors import Prioritized
+from replayd.table import Table
+
+SIDES = ("insert", "sample")
+
+_LIMITER = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
+SETTINGS = ("max_size", "max_times_sampled", *_LIMITER, "priority_exponent", "paused")
+
+
+def settings_of(table: Table) -> dict[str, Any]:
+    """Each setting's value now; None is unlimited."""
+    settings: dict[str, Any] = {"max_size": table.max_size, "max_times_sampled": table.max_times_sampled}
+    settings.update((name, getattr(table.limiter, name)) for name in _LIMITER)
+    if isinstance(table.sampler, Prioritized):
+        settings["priority_exponent"] = table.sampler.priority_exponent
+    settings["paused"] = sorted(table.paused)
+    return settings
+
+
+def change_settings(table: Table, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the changes, all or none; the settings as they were. Raises BadRequest that names what is wrong."""
+    before = settings_of(table)
+    unknown = sorted(set(changes) - set(before))
+    if unknown:
+        raise BadRequest(
+            f"table {table.name!r} has no setting {', '.join(unknown)}; it has {', '.join(before)}",
+            settings=list(before),
+        )
+    wanted = {**before, **changes}
+    try:
+        limiter = RateLimiter(*(wanted[name] for name in _LIMITER))
+        sampler = Prioritized(wanted["priority_exponent"]) if "priority_exponent" in changes else None
+    except ValueError as error:
+        raise BadRequest(f"table {table.name!r}: {error}") from error
+    if wanted["max_size"] < 1:
+        raise BadRequest(f"table {table.name!r}: max_size must be at least 1")
+    if wanted["max_size"] < wanted["min_size_to_sample"]:
+        raise BadRequest(f"table {table.name!r}: with max_size below min_size_to_sample nothing could be sampled")
+    if not set(wanted["paused"]) <= set(SIDES):
+        raise BadRequest(f"paused must be among {', '.join(SIDES)}")
+    # Nothing below refuses.
+    for name in _LIMITER:
+        setattr(table.limiter, name, getattr(limiter, name))
+    if sampler is not None:
+        table.replace_sampler(sampler)
+    table.paused = frozenset(wanted["paused"])
+    table.resize(wanted["max_size"], wanted["max_times_sampled"])
+    return before

@@ -1,0 +1,152 @@
+"""Why requests wait at a table: on which term, since when, what must happen, and whether it can.
+
+Reads a table's queues and limiter; changes nothing. What it says goes into `info`, `why`, and the errors of those who
+waited in vain.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replayd.errors import Timeout
+from replayd.rate_limiters import BLOCKED_BY_MAX_DIFF, BLOCKED_BY_MIN_DIFF, BLOCKED_BY_MIN_SIZE
+from replayd.table import Table
+
+BLOCKED_BY_PAUSE = "paused"
+BLOCKED_BY_MIN_N = "min_n"
+BLOCKED_BY_EARLIER = "earlier_request"
+
+WHO_MUST_ACT = {
+    BLOCKED_BY_MIN_SIZE: "writers",
+    BLOCKED_BY_MIN_DIFF: "writers",
+    BLOCKED_BY_MIN_N: "writers",
+    BLOCKED_BY_MAX_DIFF: "learners",
+    BLOCKED_BY_EARLIER: "learners",
+    BLOCKED_BY_PAUSE: "operator",
+}
+
+
+def waiting(table: Table, now: float) -> list[dict[str, Any]]:
+    """One entry for each side that waits; plain values."""
+    sides = []
+    if table.pending_inserts:
+        head = table.pending_inserts[0]
+        peers = {peer for pending in table.pending_inserts for peer, _ in pending.ticket.askers}
+        sides.append(
+            _side(table, "insert", len(table.pending_inserts), table.pending_items, len(peers), now - head.since)
+        )
+    if table.pending_samples:
+        first = table.pending_samples[0]
+        asked = sum(request.n for request in table.pending_samples)
+        peers = {request.peer for request in table.pending_samples}
+        sides.append(_side(table, "sample", len(table.pending_samples), asked, len(peers), now - first.since))
+    return sides
+
+
+def why(table: Table, now: float) -> dict[str, Any]:
+    """Who waits, and a verdict on the whole: `flowing`, `samples_wait`, `inserts_wait`, `deadlock` or `paused`."""
+    sides = waiting(table, now)
+    verdict, advice = _verdict(table, sides)
+    return {
+        "table": table.name,
+        "verdict": verdict,
+        "advice": advice,
+        "waiting": sides,
+        "paused": sorted(table.paused),
+        "size": table.size,
+        "max_size": table.max_size,
+        "limiter": table.limiter.describe(),
+    }
+
+
+def timeout(table: Table, was_first: bool) -> Timeout:
+    """The error of a sample request whose deadline passed, and which was at the head of the queue or not."""
+    term = _blocks_samples(table, BLOCKED_BY_MIN_N if was_first else BLOCKED_BY_EARLIER)
+    return Timeout(
+        f"table {table.name!r} granted no sample in time: {_explain(table, term)}",
+        table=table.name,
+        blocked_by=term,
+        who_must_act=WHO_MUST_ACT[term],
+        size=table.size,
+        limiter=table.limiter.describe(),
+    )
+
+
+def _side(table: Table, side: str, requests: int, items: int, peers: int, waited_s: float) -> dict[str, Any]:
+    term = _blocks_inserts(table) if side == "insert" else _blocks_samples(table)
+    entry = {
+        "side": side,
+        "requests": requests,
+        "items": items,
+        "peers": peers,
+        "waited_s": waited_s,
+        "blocked_by": term,
+        "who_must_act": WHO_MUST_ACT[term],
+        "why": _explain(table, term),
+    }
+    needed = _needed(table, side, term)
+    if needed is not None:
+        entry["needs_samples" if side == "insert" else "needs_inserts"] = needed
+    return entry
+
+
+def _blocks_inserts(table: Table) -> str:
+    if "insert" in table.paused:
+        return BLOCKED_BY_PAUSE
+    return table.limiter.blocking_insert() or BLOCKED_BY_MAX_DIFF
+
+
+def _blocks_samples(table: Table, otherwise: str = BLOCKED_BY_MIN_N) -> str:
+    if "sample" in table.paused:
+        return BLOCKED_BY_PAUSE
+    return table.limiter.blocking_sample() or otherwise
+
+
+def _needed(table: Table, side: str, term: str) -> int | None:
+    """How many requests of the other side would set the first one here free; None if that is not what it waits for."""
+    if term == BLOCKED_BY_PAUSE:
+        return None
+    if side == "insert":
+        return table.limiter.samples_needed(1)
+    return table.limiter.inserts_needed(table.pending_samples[0].min_n)
+
+
+def _explain(table: Table, term: str) -> str:
+    limiter = table.limiter
+    if term == BLOCKED_BY_PAUSE:
+        return "it was paused; an operator must resume it"
+    if term == BLOCKED_BY_MIN_SIZE:
+        return f"it holds {table.size} of min_size_to_sample {limiter.min_size_to_sample} items; writers must insert"
+    if term == BLOCKED_BY_MIN_DIFF:
+        return f"the cursor {limiter.cursor:g} may not go below min_diff {limiter.min_diff:g}; writers must insert"
+    if term == BLOCKED_BY_MAX_DIFF:
+        return f"the cursor {limiter.cursor:g} may not pass max_diff {limiter.max_diff:g}; learners must sample"
+    if term == BLOCKED_BY_EARLIER:
+        return "an earlier request waits in front of it"
+    if not table.pending_samples:
+        return "fewer can pass now than it asks for at least; writers must insert"
+    least = table.pending_samples[0].min_n
+    return f"{limiter.sampleable(least)} can pass now, the first request asks for at least {least}; writers must insert"
+
+
+def _verdict(table: Table, sides: list[dict[str, Any]]) -> tuple[str, str]:
+    if any(side["blocked_by"] == BLOCKED_BY_PAUSE for side in sides):
+        return "paused", "resume it: set paused to nothing"
+    if not sides:
+        return "flowing", "nobody waits"
+    if len(sides) == 2:
+        inserts, samples = sides
+        granted = table.limiter.sampleable(table.pending_samples[0].n)
+        if granted:
+            return "deadlock", (
+                f"both sides wait for each other: inserts for {inserts['needs_samples']} samples, samples for "
+                f"{samples['needs_inserts']} inserts; ask for at most {granted} at once (min_n), or widen the band"
+            )
+        return "deadlock", (
+            f"both sides wait for each other: {inserts['why']}; {samples['why']}; widen the limiter's band, or lower "
+            f"min_size_to_sample"
+        )
+    (side,) = sides
+    if side["side"] == "insert":
+        return "inserts_wait", f"{side['needs_samples']} samples set the first one free: is a learner running?"
+    return "samples_wait", f"{side['needs_inserts']} inserts set the first one free: are the writers running?"
