@@ -255,7 +255,10 @@ def read(address: str, _seed: int, _number: int) -> NoReturn:
 
 
 def newest_weights(client: replayd_client.Client) -> tuple[Parameters | None, int]:
-    """What the learner published last and the number of updates behind it; None and 0 if there is nothing yet."""
+    """What the learner published last and the number of updates behind it; None and 0 if there is nothing yet.
+
+    Does not wait, not even to connect: the client has to have done something before.
+    """
     try:
         policy = client.sample_batch("weights", 1, timeout_ms=0).data
     except DeadlineExceededError:
