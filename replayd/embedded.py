@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """Serve `tables` on loopback until `stop`.
+    """Serve `tables` until `stop`.
 
-    `port` None picks a free one. Raises ValueError for no tables or two of one name, BindError if the port is taken. A
+    `port` None picks a free one. `host` is the address of the interface: whatever is not loopback lets everybody who
+    reaches it read and write, since there is no authentication. Raises ValueError for no tables or two of one name, BindError if the port is taken. A
     context manager; `stop` may be called more than once.
     """
 
-    def __init__(self, tables: Sequence[Table], port: int | None = None) -> None:
+    def __init__(self, tables: Sequence[Table], port: int | None = None, host: str = "127.0.0.1") -> None:
         self._tables = list(tables)
-        self._daemon = Daemon(self._tables, f"tcp://127.0.0.1:{0 if port is None else port}")
+        self._daemon = Daemon(self._tables, f"tcp://{host}:{0 if port is None else port}")
         self._daemon.bind()
         self.address = self._daemon.router_address
         self._fault: BaseException | None = None
