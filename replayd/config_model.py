@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from replayd import rate_limiters, selectors
+from replayd.extensions import InsertOnSample, PriorityDiffusion
 from replayd.limits import LEASE_S, NAME_BYTES
 from replayd.table import Table
 from replayd_client.specs import TensorSpec
@@ -186,6 +188,42 @@ def _table_name(name: str) -> str:
     return name
 
 
+class ExtensionConfig(Section):
+    """One extension of a table: a shipped one by name, or a class of an importable module as `package.module:Class`."""
+
+    type: str
+    options: dict[str, Any] = {}
+
+    def build(self) -> object:
+        """Make the extension; what its class says about the options becomes a fault of the configuration."""
+        kind = _SHIPPED_EXTENSIONS.get(self.type)
+        if kind is None:
+            module, colon, name = self.type.partition(":")
+            if not colon:
+                raise ValueError(
+                    f"expected {', '.join(_SHIPPED_EXTENSIONS)} or package.module:Class, got {self.type!r}"
+                )
+            try:
+                kind = getattr(import_module(module), name)
+            except (ImportError, AttributeError) as error:
+                raise ValueError(f"extension {self.type!r} cannot be loaded: {error}") from error
+        try:
+            return kind(**self.options)
+        except TypeError as error:
+            raise ValueError(f"extension {self.type!r}: {error}") from error
+
+    @model_validator(mode="after")
+    def _judge(self) -> Self:
+        self.build()
+        return self
+
+
+_SHIPPED_EXTENSIONS: dict[str, Callable[..., object]] = {
+    "priority_diffusion": PriorityDiffusion,
+    "insert_on_sample": InsertOnSample,
+}
+
+
 class TableConfig(Section):
     """One table. A preset settles sampler, remover, limiter and max_times_sampled, and needs max_size."""
 
@@ -197,6 +235,7 @@ class TableConfig(Section):
     max_times_sampled: int = Field(0, ge=0)
     limiter: Limiter = MinSizeLimiter(type="min_size", min_size_to_sample=1)
     signature: Annotated[list[ColumnConfig], AfterValidator(_is_one_nest)] | None = None
+    extensions: list[ExtensionConfig] = []
 
     @model_validator(mode="after")
     def _apply_preset(self) -> Self:
@@ -223,6 +262,7 @@ class TableConfig(Section):
             max_size=self.max_size,
             rate_limiter=self.limiter.build(),
             max_times_sampled=self.max_times_sampled,
+            extensions=[extension.build() for extension in self.extensions],
             signature=None if self.signature is None else _signature(self.signature),
         )
 

@@ -46,6 +46,11 @@ class Interned(Generic[T]):
         self._holders[id] += holders
         return id
 
+    def hold_again(self, ids: NDArray[np.integer[Any]]) -> None:
+        """One holder more for each entry; these ids are held already."""
+        for id in ids.tolist():
+            self._holders[id] += 1
+
     def release(self, ids: NDArray[np.integer[Any]]) -> None:
         """Take one holder away for each entry."""
         if len(ids) == 0:

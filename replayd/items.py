@@ -16,6 +16,23 @@ NOT_FOUND = -1
 NO_KEY = 0
 
 
+KEY_SHARD_SHIFT = 52
+"""A key is 12 bits of shard id, then a counter that begins at 1."""
+
+
+class Keys:
+    """Item keys, drawn once and never again."""
+
+    def __init__(self, shard: int) -> None:
+        self._next = (shard << KEY_SHARD_SHIFT) + 1
+
+    def take(self, n: int) -> int:
+        """The first of n consecutive new keys."""
+        first = self._next
+        self._next += n
+        return first
+
+
 class Items:
     def __init__(self) -> None:
         self._slots = Slots()
@@ -97,6 +114,12 @@ class Items:
         """Slots of the last n items, newest first."""
         return self._first_living(n, -1)
 
+    def around(self, keys: Uint64s, reach: int) -> tuple[Int64s, Int64s]:
+        """Slots [n, reach] of the items logged before these and behind them, the nearest first; NOT_FOUND for gaps."""
+        at = np.searchsorted(self._log_keys[: self._logged], keys)[:, None]
+        steps = np.arange(1, reach + 1)
+        return self._living_at(at - steps), self._living_at(at + steps)
+
     def validate(self) -> None:
         slots = self.in_order()
         self._slots.validate(slots)
@@ -104,6 +127,12 @@ class Items:
         assert (np.diff(keys.astype(np.int64)) > 0).all(), "keys are not in rising order"
         assert np.array_equal(self.find(keys), slots), "the index does not find the items"
         assert self._logged <= max(2 * len(self), 0) + _SLACK, "the log is never compacted"
+
+    def _living_at(self, places: Int64s) -> Int64s:
+        inside = np.clip(places, 0, self._logged - 1)
+        slots = self._log_slots[inside]
+        living = (places == inside) & (self.key[slots] == self._log_keys[inside])
+        return np.where(living, slots, NOT_FOUND)
 
     def _first_living(self, n: int, step: int) -> Int64s:
         # The log has dead entries; most of the time few, so look at a few more than asked for and widen if need be.

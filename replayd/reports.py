@@ -66,6 +66,7 @@ def report_table(table: Table, now: float) -> dict[str, Any]:
         "unique_samples": table.unique_samples,
         "evictions": table.evictions,
         "evicted_unsampled": table.evicted_unsampled,
+        "extension_faults": table.hooks.faults,
         "limiter": table.limiter.describe(),
         "paused": sorted(table.paused),
         "blocked_s": {side: stopwatch.total(now) for side, stopwatch in table.blocked.items()},

@@ -18,6 +18,7 @@ from replayd.chunks import ChunkStore
 from replayd.columns import Template
 from replayd.errors import BadRequest, PeerError, SequenceGap, ShuttingDown, UnknownStream, UnknownTable
 from replayd.interned import Interned
+from replayd.items import Keys
 from replayd.limits import (
     LEASE_S,
     LIMITS,
@@ -54,9 +55,7 @@ from replayd.settings import change_settings, settings_of
 from replayd.streams import Stream, Streams, Ticket
 from replayd.table import Table
 from replayd.waiting import timeout, why
-
-KEY_SHARD_SHIFT = 52
-"""A key is 12 bits of shard id, then a counter that begins at 1."""
+from replayd.wishes import carry_out_wishes
 
 _ANSWERED_DEADLINES = 1024
 """Deadlines of answered requests that may stay in the heap: it is swept when they outnumber the others so far."""
@@ -94,7 +93,7 @@ class Service:
         self.tables = {table.name: table for table in tables}
         for table, entropy in zip(tables, np.random.SeedSequence(seed).spawn(len(tables)), strict=True):
             table.bind(self.chunks, self.templates, np.random.Generator(np.random.PCG64(entropy)))
-        self._next_key = (shard << KEY_SHARD_SHIFT) + 1
+        self._keys = Keys(shard)
         self._accounts = Accounts()
         self._deadlines: list[tuple[float, int, PendingSample, Table]] = []
         self._parked = 0
@@ -209,8 +208,7 @@ class Service:
             stream.extend(request.chunks.first, self.chunks.add(request.chunks, stream.uid, previous))
             stream.schema = request.chunks.schemas[int(request.chunks.schema_of[-1])]
         count = len(request.items) if request.items else 0
-        ticket = Ticket(self._next_key, count, request.nbytes, count, [], request.seq)
-        self._next_key += count
+        ticket = Ticket(self._keys.take(count), count, request.nbytes, count, [], request.seq)
         stream.record(ticket)
         if request.items:
             self._park(ticket, request.items, tables, stream, now)
@@ -358,7 +356,14 @@ class Service:
     # --- progress -----------------------------------------------------------------------------------------------------
 
     def _pump(self, table: Table, now: float) -> None:
-        self._settle(table.pump(now))
+        """Let a table move, carry out what its extensions wished meanwhile, and so on with the tables that touches."""
+        touched = [table]
+        while touched:
+            table = touched.pop()
+            self._settle(table.pump(now))
+            if table.hooks.access.has_wishes:
+                touched += carry_out_wishes(table, self.tables, self.chunks, self.templates, self._keys, now)
+            self.notices += table.hooks.take_stories()
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:

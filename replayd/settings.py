@@ -47,7 +47,9 @@ def change_settings(table: Table, changes: Mapping[str, Any]) -> dict[str, Any]:
         raise BadRequest(f"table {table.name!r}: {error}") from error
     if wanted["max_size"] < 1:
         raise BadRequest(f"table {table.name!r}: max_size must be at least 1")
-    if wanted["max_size"] < wanted["min_size_to_sample"]:
+    # A table may have been made so; then its other settings can still be changed.
+    sizes_change = not {"max_size", "min_size_to_sample"}.isdisjoint(changes)
+    if sizes_change and wanted["max_size"] < wanted["min_size_to_sample"]:
         raise BadRequest(f"table {table.name!r}: with max_size below min_size_to_sample nothing could be sampled")
     if not set(wanted["paused"]) <= set(SIDES):
         raise BadRequest(f"paused must be among {', '.join(SIDES)}")

@@ -6,6 +6,7 @@ waited in vain.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from replayd.errors import Timeout
@@ -103,12 +104,33 @@ def _blocks_samples(table: Table, otherwise: str = BLOCKED_BY_MIN_N) -> str:
 
 
 def _needed(table: Table, side: str, term: str) -> int | None:
-    """How many requests of the other side would set the first one here free; None if that is not what it waits for."""
+    """Fewest requests of the other side that set the first one here free; None if that is not what it waits for."""
     if term == BLOCKED_BY_PAUSE:
         return None
     if side == "insert":
         return table.limiter.samples_needed(1)
-    return table.limiter.inserts_needed(table.pending_samples[0].min_n)
+    least = table.pending_samples[0].min_n
+    # It waits, so one insert at least is missing, whatever the draws that were tried hit upon.
+    needed = max(1, table.limiter.inserts_needed(least))
+    left = _draws_left(table)
+    return needed if left is None else max(needed, math.ceil((least - left) / table.max_times_sampled))
+
+
+def _draws_left(table: Table) -> int | None:
+    """The most samples that the items here can give before they are too few; None: no end to them."""
+    if not table.max_times_sampled:
+        return None
+    times = table.items.times_sampled[table.items.in_order()]
+    room = table.max_times_sampled * len(times) - int(times.sum())
+    # The last ones that must stay have to keep one draw each.
+    return room - (table.limiter.min_size_to_sample - 1)
+
+
+def _passing(table: Table, n: int) -> int:
+    """How many of n samples could pass now."""
+    passing = table.limiter.sampleable(n)
+    left = _draws_left(table)
+    return passing if left is None else max(0, min(passing, left))
 
 
 def _explain(table: Table, term: str) -> str:
@@ -126,17 +148,20 @@ def _explain(table: Table, term: str) -> str:
     if not table.pending_samples:
         return "fewer can pass now than it asks for at least; writers must insert"
     least = table.pending_samples[0].min_n
-    return f"{limiter.sampleable(least)} can pass now, the first request asks for at least {least}; writers must insert"
+    passing = min(_passing(table, least), least - 1)
+    return f"{passing} can pass now, the first request asks for at least {least}; writers must insert"
 
 
 def _verdict(table: Table, sides: list[dict[str, Any]]) -> tuple[str, str]:
-    if any(side["blocked_by"] == BLOCKED_BY_PAUSE for side in sides):
-        return "paused", "resume it: set paused to nothing"
     if not sides:
         return "flowing", "nobody waits"
+    # Also when the paused side has no requests: whoever waits for it waits for an operator.
+    if table.paused:
+        return "paused", "resume it: set paused to nothing"
     if len(sides) == 2:
         inserts, samples = sides
-        granted = table.limiter.sampleable(table.pending_samples[0].n)
+        first = table.pending_samples[0]
+        granted = min(_passing(table, first.n), first.min_n - 1)
         if granted:
             return "deadlock", (
                 f"both sides wait for each other: inserts for {inserts['needs_samples']} samples, samples for "

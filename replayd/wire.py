@@ -208,7 +208,7 @@ def _items_fields(reply: Sampled | Peeked) -> Fields:
         fields["chunks"] = shown.chunks.astype("<u4").tobytes()
     if shown.offset.any():
         fields["offset"] = shown.offset.astype("<u4").tobytes()
-    if list(shown.templates) != [b""]:
+    if any(shown.templates):
         fields["templates"] = list(shown.templates)
     if len(shown.templates) > 1:
         fields["template_of"] = shown.template_of.astype("<u2").tobytes()

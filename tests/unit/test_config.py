@@ -299,3 +299,44 @@ def test_the_example_at_the_head_of_the_module_is_a_configuration() -> None:
     config = Config.model_validate(tomllib.loads(f"{left}\n{right}"))
     assert isinstance(config.table[0], TableConfig)
     assert config.table[0].name == "replay"
+
+
+EXTENDED = """
+[[table]]
+name = "replay"
+extensions = [
+    { type = "priority_diffusion", options = { decay = 0.25, distance = 2 } },
+    { type = "insert_on_sample", options = { to = "seen" } },
+    { type = "collections:Counter" },
+]
+"""
+
+
+def test_extensions_are_made_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "replayd.toml"
+    path.write_text(EXTENDED)
+    [table] = read_config(str(path)).table
+    names = [type(extension.build()).__name__ for extension in table.extensions]
+    assert names == ["PriorityDiffusion", "InsertOnSample", "Counter"]
+
+
+@pytest.mark.parametrize(
+    ("extension", "said"),
+    [
+        ('{ type = "priority_diffusion", options = { decay = 7 } }', "decay must be in (0, 1]"),
+        ('{ type = "priority_diffusion", options = { speed = 1 } }', "speed"),
+        ('{ type = "insert_on_sample" }', "to"),
+        ('{ type = "nonesuch" }', "package.module:Class"),
+        ('{ type = "nonesuch.module:Class" }', "cannot be loaded"),
+        ('{ type = "collections:Nonesuch" }', "cannot be loaded"),
+    ],
+)
+def test_an_extension_that_cannot_be_made_is_a_fault_of_the_configuration(
+    tmp_path: Path, extension: str, said: str
+) -> None:
+    path = tmp_path / "replayd.toml"
+    path.write_text(f'[[table]]\nname = "replay"\nextensions = [{extension}]\n')
+    with pytest.raises(ConfigError) as caught:
+        read_config(str(path))
+    assert "extensions[0]" in str(caught.value)
+    assert said in str(caught.value)

@@ -1,0 +1,175 @@
+"""Hooks: calling a table's extensions, and keeping their faults and wishes apart from the table.
+
+Owns the wishes until the service carries them out, with the holds on the chunks they need. A hook is foreign code:
+whatever it raises ends here.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd.admission import check_priorities
+from replayd.chunks import ChunkStore
+from replayd.columns import Template
+from replayd.errors import PeerError
+from replayd.interned import Interned
+from replayd.items import NOT_FOUND, Items
+from replayd.messages import Float64s, Int64s, Uint64s
+
+HOOKS = ("on_insert", "on_sample", "on_update", "on_delete", "on_reset")
+
+NEIGHBOUR_REACH = 128
+"""Items before and behind, in order of insertion, among which neighbours of the same stream are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemsView:
+    """n items that a hook is told of; one entry an item, or a draw. Copies: a hook may keep and change them."""
+
+    keys: Uint64s
+    priorities: Float64s
+    times_sampled: Int64s
+
+
+@dataclass(slots=True)
+class SetPriorities:
+    keys: Uint64s
+    priorities: Float64s
+
+
+@dataclass(slots=True)
+class Copy:
+    """Views to be inserted into another table; their chunks and templates are held."""
+
+    to: str
+    priority: Float64s
+    chunk: Int64s
+    chunks: Int64s
+    offset: Int64s
+    length: Int64s
+    template: Int64s
+
+    def __len__(self) -> int:
+        return len(self.priority)
+
+
+Wish = SetPriorities | Copy
+
+
+class TableAccess:
+    """What an extension may see and wish of its table."""
+
+    def __init__(self, table: str, items: Items, chunks: ChunkStore, templates: Interned[Template]) -> None:
+        self.table = table
+        self._items = items
+        self._chunks = chunks
+        self._templates = templates
+        self._wishes: list[Wish] = []
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def priorities(self, keys: Uint64s) -> Float64s:
+        """Priority of each item; NaN for one that is not there."""
+        slots = self._items.find(keys)
+        return np.where(slots == NOT_FOUND, np.nan, self._items.priority[slots])
+
+    def neighbours(self, keys: Uint64s, distance: int) -> NDArray[np.uint64]:
+        """Keys [n, 2 · distance] of the items inserted just before and just behind each of these by the same stream.
+
+        The farthest one before comes first, then in order of insertion; 0 where there is none within NEIGHBOUR_REACH.
+        """
+        slots = self._items.find(keys)
+        found = np.zeros((len(keys), 2 * distance), np.uint64)
+        here = slots != NOT_FOUND
+        if not here.any():
+            return found
+        stream = self._chunks.stream[self._items.chunk]
+        before, behind = self._items.around(keys[here], NEIGHBOUR_REACH)
+        own = stream[slots[here]][:, None]
+        rows = np.flatnonzero(here)
+        for side, columns in ((before, range(distance - 1, -1, -1)), (behind, range(distance, 2 * distance))):
+            same = (side != NOT_FOUND) & (stream[side] == own)
+            rank = np.cumsum(same, axis=1)
+            for d, column in enumerate(columns, 1):
+                hit = same & (rank == d)
+                has = hit.any(axis=1)
+                nearest = side[np.arange(len(side)), hit.argmax(axis=1)]
+                found[rows[has], column] = self._items.key[nearest[has]]
+        return found
+
+    def set_priorities(self, keys: Uint64s, priorities: Float64s) -> None:
+        """Wish for these priorities; keys that are gone by then are passed over. Raises BadPriority."""
+        check_priorities(priorities, keys)
+        self._wishes.append(SetPriorities(keys.copy(), priorities.copy()))
+
+    def copy_to(self, table: str, keys: Uint64s, priorities: Float64s) -> None:
+        """Wish for items of `table` that show what these show. Raises BadPriority."""
+        check_priorities(priorities, keys)
+        slots = self._items.find(keys)
+        here = slots != NOT_FOUND
+        slots = slots[here]
+        if len(slots) == 0:
+            return
+        items = self._items
+        copy = Copy(
+            table,
+            priorities[here].copy(),
+            items.chunk[slots],
+            items.chunks[slots].astype(np.int64),
+            items.offset[slots].astype(np.int64),
+            items.length[slots].astype(np.int64),
+            items.template[slots].astype(np.int64),
+        )
+        # The items may leave before the wish is carried out.
+        self._chunks.hold(self._chunks.windows(copy.chunk, copy.chunks))
+        self._templates.hold_again(copy.template)
+        self._wishes.append(copy)
+
+    def let_go(self, copy: Copy) -> None:
+        """The wish is not carried out: give up its holds."""
+        self._chunks.release(self._chunks.windows(copy.chunk, copy.chunks))
+        self._templates.release(copy.template)
+
+    @property
+    def has_wishes(self) -> bool:
+        return bool(self._wishes)
+
+    def take_wishes(self) -> list[Wish]:
+        wishes, self._wishes = self._wishes, []
+        return wishes
+
+
+class Hooks:
+    """The extensions of one table."""
+
+    def __init__(self, access: TableAccess, extensions: Sequence[Any]) -> None:
+        self.access = access
+        self.faults = 0
+        self._stories: list[str] = []
+        self._listeners = {name: [each for each in extensions if hasattr(each, name)] for name in HOOKS}
+
+    def wants(self, hook: str) -> bool:
+        return bool(self._listeners[hook])
+
+    def call(self, hook: str, *arguments: Any) -> None:
+        for extension in self._listeners[hook]:
+            try:
+                getattr(extension, hook)(self.access, *arguments)
+            except Exception as error:  # Foreign code: its fault is told, and is not the table's.
+                self.fault(f"{hook} of extension {type(extension).__name__}", error)
+
+    def take_stories(self) -> list[str]:
+        stories, self._stories = self._stories, []
+        return stories
+
+    def fault(self, what: str, error: Exception) -> None:
+        self.faults += 1
+        told = error.message if isinstance(error, PeerError) else "".join(traceback.format_exception(error)).rstrip()
+        self._stories.append(f"table {self.access.table}: {what} failed: {told}")
