@@ -18,8 +18,8 @@ class Server:
     """Serve `tables` until `stop`.
 
     `port` None picks a free one. `host` is the address of the interface: whatever is not loopback lets everybody who
-    reaches it read and write, since there is no authentication. Raises ValueError for no tables or two of one name, BindError if the port is taken. A
-    context manager; `stop` may be called more than once.
+    reaches it read and write, since there is no authentication. Raises ValueError for no tables or two of one name,
+    BindError if the port is taken. A context manager; `stop` may be called more than once.
     """
 
     def __init__(self, tables: Sequence[Table], port: int | None = None, host: str = "127.0.0.1") -> None:

@@ -338,5 +338,5 @@ def test_an_extension_that_cannot_be_made_is_a_fault_of_the_configuration(
     path.write_text(f'[[table]]\nname = "replay"\nextensions = [{extension}]\n')
     with pytest.raises(ConfigError) as caught:
         read_config(str(path))
-    assert "extensions[0]" in str(caught.value)
+    assert "extensions.0" in str(caught.value)
     assert said in str(caught.value)
