@@ -15,6 +15,9 @@ from replayd_client.messages import BLOB_RECORD, Buffer, ChunkBatch
 PACKED_PAYLOAD_BYTES = 16 * 1024
 """Smaller payloads share a frame (protocol §4.3)."""
 
+_ABSENT = np.array((0, RAW, SPARSE, 0), BLOB_RECORD).tobytes()
+"""The blob of a column that no row has."""
+
 
 @dataclass(slots=True, eq=False)
 class Chunk:
@@ -30,6 +33,11 @@ class Chunk:
     @property
     def end_row(self) -> int:
         return self.first_row + self.rows
+
+    def widen(self, schema: Schema, schema_blob: bytes) -> None:
+        """Give it the columns that this schema has more; no row has a value there."""
+        self.records += _ABSENT * (len(schema.columns) - len(self.schema.columns))
+        self.schema, self.schema_blob = schema, schema_blob
 
 
 def chunk_batch(chunks: list[Chunk]) -> ChunkBatch | None:

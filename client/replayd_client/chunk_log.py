@@ -8,8 +8,7 @@ that an item refers to, and those between, leave in messages. Who sends them is 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,18 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client.chunk import Chunk, chunk_batch, decoded
+from replayd_client.chunk_length import ChunkLength
 from replayd_client.codecs import ColumnCodec, encode_chunk
 from replayd_client.columns import Schema
 from replayd_client.errors import DataError
 from replayd_client.item_handle import ItemHandle
 from replayd_client.messages import ChunkBatch, ItemBatch
+from replayd_client.pending_items import PendingItems
 from replayd_client.row_buffer import RowBuffer
-from replayd_client.structure import Path, Structure, flatten
+from replayd_client.structure import Path
+from replayd_client.templates import OutputColumn, Template
+from replayd_client.writer_report import ColumnReport, WriterReport
 
-DEFAULT_CHUNK_LENGTH = 10
-"""Steps of a chunk where nothing is said, as far as a writer keeps so many: the incumbent's default."""
-DEFAULT_CHUNK_BYTES = 16 << 20
-"""Uncompressed bytes of a chunk where nothing is said: large steps make short chunks."""
+MAX_CHUNK_BYTES = 16 << 20
+"""Uncompressed bytes of a chunk where its length is learned: large steps make short chunks."""
 MESSAGE_ITEMS = 256
 """Items of a message at most; the cost of a message is spread over them."""
 MESSAGE_BYTES = 1 << 20
@@ -38,27 +39,20 @@ MESSAGE_BLOBS, MESSAGE_REFERENCES, MESSAGE_DESCRIPTION_BYTES = 8192, 1 << 16, 1 
 
 
 @dataclass(slots=True, eq=False)
-class _Item:
-    handle: ItemHandle
-    priority: float
-    first_row: int
-    last_row: int
-    template: bytes
-    created_at: float
-
-
-@dataclass(slots=True, eq=False)
 class Message:
     """What goes in one insert message."""
 
     chunks: ChunkBatch | None
     items: ItemBatch | None
     keep_from: int
-    handles: list[ItemHandle]
+    handles: Sequence[ItemHandle]
 
 
 class ChunkLog:
-    """Rows and chunks of one writer, of which the last `keep_rows` rows may be referred to."""
+    """Rows and chunks of one writer, of which the last `keep_rows` rows may be referred to.
+
+    `chunk_length` is a constant, or None for one that is learned (see `ChunkLength`).
+    """
 
     def __init__(self, keep_rows: int, chunk_length: int | None, message_items: int = MESSAGE_ITEMS) -> None:
         self.keep_rows = keep_rows
@@ -69,22 +63,27 @@ class ChunkLog:
         """First row of the history: of the episode, unless earlier ones were kept."""
         self.episode_start = 0
         self.schema: Schema | None = None
-        self.structure: Structure | None = None
+        self.column_of: dict[Path, int] = {}
         self.dtype_names: list[str] = []
         self.step_is_open = False
         self._chunk_length = chunk_length
+        self._tuner = ChunkLength(keep_rows) if chunk_length is None else None
         self._born: list[int] = []
         self._missing: dict[int, set[int]] = {}
         self._buffer: RowBuffer | None = None
         self._buffer_start = 0
         self._schema_blob = b""
         self._codecs: list[ColumnCodec] = []
+        self._bytes_in: list[int] = []
+        self._bytes_stored: list[int] = []
+        self._chunks_finished = 0
         self._episode = 0
-        self._chunks: deque[Chunk] = deque()
+        self._chunks: list[Chunk] = []
+        self._first_rows: list[int] = []
         self._next_number = 0
         self._sent_end = 0
         self._unsent_bytes = 0
-        self._items: deque[_Item] = deque()
+        self._items = PendingItems()
         self._items_from = 0
         self._ready = 0
 
@@ -100,11 +99,29 @@ class ChunkLog:
         """Completed steps of the episode."""
         return self.rows - self.episode_start - self.step_is_open
 
-    def append(self, data: Any, partial_step: bool) -> None:
-        """Add a step, or to the open step; raises DataError and changes nothing if a leaf does not fit."""
-        leaves = self._leaves(data)
+    @property
+    def chunk_length(self) -> int:
+        """Steps at which the next chunk is full."""
+        if self._tuner is None:
+            assert self._chunk_length is not None, "a length that is not learned is a constant"
+            return self._chunk_length
+        return self._tuner.length
+
+    def configure(self, keep_rows: int, max_chunk_length: int | None) -> None:
+        """Keep at least so many rows from now on, and let no further chunk have more than so many steps."""
+        self.keep_rows = max(self.keep_rows, keep_rows)
+        if max_chunk_length is not None:
+            if self._tuner is not None:
+                self._tuner.bound(max_chunk_length)
+            else:
+                self._chunk_length = min(self.chunk_length, max_chunk_length)
+            self.cut()
+
+    def append(self, leaves: Sequence[Any], partial_step: bool) -> None:
+        """Add a step, or to the open step: a value for each column, None where there is none. Raises DataError and
+        changes nothing if one does not fit."""
         buffer = self._buffer
-        assert buffer is not None, "a writer with a schema has a buffer"
+        assert buffer is not None, "a log with columns has a buffer"
         if self.step_is_open:
             self._amend(buffer, leaves)
         else:
@@ -118,9 +135,25 @@ class ChunkLog:
                 buffer.append(leaves, partial=True)
                 self._missing[self.rows] = {number for number, leaf in enumerate(leaves) if leaf is None}
             self.rows += 1
-        self.step_is_open = partial_step
-        if not partial_step and buffer.is_full:
-            self.cut()
+        self._appended(buffer, partial_step)
+
+    def append_named(self, cells: Mapping[Path, Any], partial_step: bool) -> None:
+        """As `append`, with the values there are by path: those of new paths become columns."""
+        added = [path for path in cells if path not in self.column_of]
+        if added:
+            self._extend(added, cells)
+        elif not cells and not self.step_is_open:
+            raise DataError("a step needs at least one value")
+        self.append([cells.get(path) for path in self.column_of], partial_step)
+
+    def append_empty(self, partial_step: bool) -> None:
+        """Add a step without any value, which its later parts may have. There must be columns."""
+        assert self._buffer is not None, "a log with columns has a buffer"
+        assert not self.step_is_open, "an empty step is a step of its own"
+        self._buffer.append([None] * len(self.column_of), partial=True)
+        self._missing[self.rows] = set(range(len(self.column_of)))
+        self.rows += 1
+        self._appended(self._buffer, partial_step)
 
     def is_present(self, column: int, row: int) -> bool:
         """Whether the row has the column."""
@@ -156,30 +189,37 @@ class ChunkLog:
         open_row = self._take_open_row(buffer) if self.step_is_open else None
         count = buffer.length - (open_row is not None)
         if count:
-            arrays = [array[:count] for array in buffer.arrays()]
-            present = [None if has is None or has[:count].all() else has[:count] for has in buffer.present()]
-            records, payload = encode_chunk(buffer.schema, arrays, self._codecs, present)
-            self._chunks.append(
-                Chunk(
-                    self._next_number,
-                    self._buffer_start,
-                    count,
-                    self._episode,
-                    buffer.schema,
-                    self._schema_blob,
-                    records.tobytes(),
-                    payload,
-                )
-            )
-            self._next_number += 1
-            self._unsent_bytes += len(payload)
-            self._buffer_start += count
-            while self._ready < len(self._items) and self._items[self._ready].last_row < self._buffer_start:
-                self._ready += 1
-        buffer.clear()
+            self._finish(buffer, count)
+        if buffer.capacity != self._capacity(buffer.schema):
+            self._buffer = buffer = RowBuffer(buffer.schema, self._capacity(buffer.schema))
+        else:
+            buffer.clear()
         if open_row is not None:
             buffer.append(open_row, partial=True)
         self._trim()
+
+    def values(self, column: int, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Copies of these cells, [n, *shape], from the open buffer and from finished chunks."""
+        assert self.schema is not None, "a cell has a column"
+        spec = self.schema.columns[column]
+        out = np.empty((len(rows), *spec.shape), spec.dtype)
+        is_open = rows >= self._buffer_start
+        if is_open.any():
+            assert self._buffer is not None, "an open row lies in the buffer"
+            out[is_open] = self._buffer.arrays()[column][rows[is_open] - self._buffer_start]
+        for index in sorted({self._find(row) for row in rows[~is_open].tolist()}):
+            chunk = self._chunks[index]
+            mine = (rows >= chunk.first_row) & (rows < chunk.end_row)
+            out[mine] = decoded(chunk, column)[rows[mine] - chunk.first_row]
+        return out
+
+    def report(self) -> WriterReport:
+        columns = {
+            "/".join(map(str, path)): ColumnReport(self._bytes_in[number], self._bytes_stored[number])
+            for path, number in self.column_of.items()
+        }
+        length = self.chunk_length if self._buffer is None else self._buffer.capacity
+        return WriterReport(self._buffer_start, self._chunks_finished, length, columns)
 
     # Items.
 
@@ -206,136 +246,110 @@ class ChunkLog:
     @property
     def waits_for_open_step(self) -> bool:
         """Whether an item shows a step that is still open, so that it cannot be sent."""
-        return self.step_is_open and bool(self._items) and self._items[-1].last_row == self.rows - 1
+        return self.step_is_open and bool(self._items) and self._items.last_row[-1] == self.rows - 1
 
     def ready_since(self) -> float | None:
-        return self._items[0].created_at if self._ready else None
+        return self._items.created_at[0] if self._ready else None
 
     def waiting_since(self) -> float | None:
-        return self._items[self._ready].created_at if self.waiting_items else None
+        return self._items.created_at[self._ready] if self.waiting_items else None
 
     def add_item(
         self, handle: ItemHandle, priority: float, first_row: int, last_row: int, template: bytes, now: float
     ) -> None:
         assert self.oldest_row <= first_row <= last_row < self.rows, "an item lies outside what is kept"
-        if self._ready == len(self._items) and last_row < self._buffer_start:
+        items = self._items
+        if last_row < self._buffer_start and self._ready == len(items):
             self._ready += 1
-        self._items_from = min(self._items_from, first_row) if self._items else first_row
-        self._items.append(_Item(handle, priority, first_row, last_row, template, now))
-
-    def columns_in(self, first_row: int) -> int:
-        """Columns that every chunk of a window which begins with this row has: later schemas only add some."""
-        assert self.schema is not None, "a window lies in rows, which have a schema"
-        if first_row >= self._buffer_start:
-            return len(self.schema.columns)
-        return len(self._chunks[self._find(first_row)].schema.columns)
+        if first_row < self._items_from or not items.handles:
+            self._items_from = first_row
+        items.add(handle, priority, first_row, last_row, template, now)
 
     def take_message(self) -> Message | None:
         """The next message of finished chunks and ready items, or None if no item is ready. Chunks that do not fit
         leave first, by themselves."""
         if not self._ready:
             return None
-        chunks: list[Chunk] = []
-        items: list[_Item] = []
-        nbytes = blobs = references = 0
-        templates: dict[bytes, None] = {}
+        low, high = self._items.spans(self._first_rows, min(self._ready, self.message_items))
+        count = self._items.fitting(low, high, MESSAGE_REFERENCES, MESSAGE_DESCRIPTION_BYTES)
+        needed = np.maximum.accumulate(high[:count])
         base = self._chunks[0].number
-        is_full = False
-        while self._ready and not is_full and len(items) < self.message_items:
-            item = self._items[0]
-            last = self._chunks[self._find(item.last_row)].number
-            references += last - self._chunks[self._find(item.first_row)].number + 1
-            templates[item.template] = None
-            if items and (references > MESSAGE_REFERENCES or sum(map(len, templates)) > MESSAGE_DESCRIPTION_BYTES):
+        at = start = max(self._sent_end - base, 0)
+        nbytes = blobs = 0
+        while at <= needed[-1]:
+            chunk = self._chunks[at]
+            blobs += len(chunk.schema.columns)
+            if at > start and (nbytes >= MESSAGE_BYTES or blobs > MESSAGE_BLOBS):
                 break
-            while self._sent_end <= last:
-                chunk = self._chunks[max(self._sent_end, base) - base]
-                blobs += len(chunk.schema.columns)
-                if chunks and (
-                    nbytes >= MESSAGE_BYTES or blobs > MESSAGE_BLOBS or chunk.number != chunks[-1].number + 1
-                ):
-                    is_full = True
-                    break
-                chunks.append(chunk)
-                nbytes += len(chunk.payload)
-                self._unsent_bytes -= len(chunk.payload)
-                self._sent_end = chunk.number + 1
-            else:
-                items.append(self._items.popleft())
-                self._ready -= 1
-        batch = self._item_batch(items) if items else None
-        self._items_from = min((item.first_row for item in self._items), default=0)
+            nbytes += len(chunk.payload)
+            at += 1
+        # Those leave whose chunks have all left or leave with them.
+        count = int(np.searchsorted(needed, at))
+        chunks = self._chunks[start:at]
+        if chunks:
+            self._sent_end = chunks[-1].number + 1
+            self._unsent_bytes -= nbytes
+        batch, handles = None, []
+        if count:
+            items = self._items.take(count)
+            self._ready -= count
+            self._items_from = min(self._items.first_row, default=0)
+            batch, handles = items.batch(low[:count], high[:count], base, self._first_rows), items.handles
+            if self._tuner is not None and self._tuner.wants_items:
+                self._measure(self._tuner, items, low, high)
         self._trim()
-        return Message(chunk_batch(chunks), batch, self._keep_from(), [item.handle for item in items])
-
-    def drop_items(self) -> int:
-        """Forget the items that have not left; return how many."""
-        count = len(self._items)
-        self._items.clear()
-        self._ready = 0
-        return count
-
-    def values(self, column: int, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Copies of these cells, [n, *shape], from the open buffer and from finished chunks."""
-        assert self.schema is not None, "a cell has a column"
-        spec = self.schema.columns[column]
-        out = np.empty((len(rows), *spec.shape), spec.dtype)
-        for place, row in enumerate(rows.tolist()):
-            if row >= self._buffer_start:
-                assert self._buffer is not None, "an open row lies in the buffer"
-                out[place] = self._buffer.arrays()[column][row - self._buffer_start]
-        finished = rows < self._buffer_start
-        for index in sorted({self._find(row) for row in rows[finished].tolist()}):
-            chunk = self._chunks[index]
-            mine = (rows >= chunk.first_row) & (rows < chunk.end_row)
-            out[mine] = decoded(chunk, column)[rows[mine] - chunk.first_row]
-        return out
+        return Message(chunk_batch(chunks), batch, self._keep_from(), handles)
 
     # Helpers, in the order of their callers.
 
-    def _leaves(self, data: Any) -> Sequence[Any]:
-        """The step's leaves in schema order, None for a column that it lacks; new columns enter the schema."""
-        if self.structure is not None:
-            try:
-                return self.structure.leaves(data)
-            except DataError:
-                pass
-        found = {path: leaf for path, leaf in flatten(data) if leaf is not None}
-        known = () if self.schema is None else self.schema.paths
-        added = [path for path in found if path not in known]
-        if added:
-            self._extend(data, added, found)
-        elif not found and not self.step_is_open:
-            raise DataError("a step needs at least one value")
-        assert self.schema is not None, "an open step, or one with values, has a schema"
-        return [found.get(path) for path in self.schema.paths]
+    def _appended(self, buffer: RowBuffer, partial_step: bool) -> None:
+        self.step_is_open = partial_step
+        if not partial_step and buffer.length >= buffer.capacity:
+            self.cut()
 
-    def _extend(self, data: Any, added: list[Path], found: dict[Path, Any]) -> None:
-        new = Schema.infer(added, [found[path] for path in added])
-        first_step = self.schema is None
+    def _extend(self, added: Sequence[Path], cells: Mapping[Path, Any]) -> None:
+        new = Schema.infer(added, [cells[path] for path in added])
         schema = new if self.schema is None else Schema((*self.schema.columns, *new.columns))
-        structure = Structure(data) if first_step else Structure.from_paths(schema.paths)
-        if structure.paths != schema.paths:
-            structure = Structure.from_paths(schema.paths)
         # Tried before anything changes: a step that is refused must leave the schema as it was.
-        RowBuffer(schema, 1).append([found.get(path) for path in schema.paths], partial=True)
+        RowBuffer(schema, 1).append([cells.get(path) for path in schema.paths], partial=True)
+        if self.step_is_open and self._buffer is not None:
+            self._buffer.check_absent([cells.get(path) for path in self.column_of])
         if self._buffer is None:
             self._buffer = RowBuffer(schema, self._capacity(schema))
         else:
             self._buffer.grow(schema)
+            self._items.replace_template(b"", _whole_window(list(self.column_of)))
         if self.step_is_open:
             self._missing.setdefault(self.rows - 1, set()).update(range(len(self._born), len(schema.columns)))
-        self._born.extend([self.rows - self.step_is_open] * len(new.columns))
+        self._born.extend([self.rows - self.step_is_open] * len(added))
         self._codecs.extend(ColumnCodec(column) for column in new.columns)
-        self.schema, self.structure = schema, structure
+        self._bytes_in.extend([0] * len(added))
+        self._bytes_stored.extend([0] * len(added))
+        self.schema = schema
+        self.column_of = {path: column for column, path in enumerate(schema.paths)}
         self.dtype_names = [column.dtype.name for column in schema.columns]
         self._schema_blob = schema.encode()
+        self._widen(schema)
+
+    def _widen(self, schema: Schema) -> None:
+        """Give the chunks that may still be shown the new columns, without a value: a window has one schema all along.
+
+        Those that have left leave again, under new numbers, if an item needs them. That happens once for a column.
+        """
+        is_sent = bool(self._chunks) and self._chunks[0].number < self._sent_end
+        for chunk in self._chunks:
+            chunk.widen(schema, self._schema_blob)
+            if is_sent:
+                chunk.number = self._next_number
+                self._next_number += 1
+        if is_sent:
+            self._unsent_bytes = sum(len(chunk.payload) for chunk in self._chunks)
 
     def _capacity(self, schema: Schema) -> int:
-        if self._chunk_length is not None:
-            return self._chunk_length
+        if self._tuner is None:
+            return self.chunk_length
         step_bytes = sum(column.row_bytes for column in schema.columns)
-        return max(1, min(self.keep_rows, DEFAULT_CHUNK_LENGTH, DEFAULT_CHUNK_BYTES // max(step_bytes, 1)))
+        return max(1, min(self._tuner.length, MAX_CHUNK_BYTES // max(step_bytes, 1)))
 
     def _amend(self, buffer: RowBuffer, leaves: Sequence[Any]) -> None:
         buffer.amend(leaves)
@@ -350,43 +364,73 @@ class ChunkLog:
         missing = self._missing.get(self.rows - 1, ())
         return [None if number in missing else array[last].copy() for number, array in enumerate(buffer.arrays())]
 
+    def _finish(self, buffer: RowBuffer, count: int) -> None:
+        """Encode the first `count` rows of the buffer as a chunk."""
+        arrays = [array[:count] for array in buffer.arrays()]
+        present = [None if has is None or has[:count].all() else has[:count] for has in buffer.present()]
+        records, payload = encode_chunk(buffer.schema, arrays, self._codecs, present)
+        chunk = Chunk(
+            self._next_number,
+            self._buffer_start,
+            count,
+            self._episode,
+            buffer.schema,
+            self._schema_blob,
+            records.tobytes(),
+            payload,
+        )
+        self._chunks.append(chunk)
+        self._first_rows.append(self._buffer_start)
+        self._next_number += 1
+        self._chunks_finished += 1
+        self._unsent_bytes += len(payload)
+        self._buffer_start += count
+        stored = records["stored_bytes"].tolist()
+        for number, (column, has) in enumerate(zip(buffer.schema.columns, present, strict=True)):
+            self._bytes_in[number] += column.row_bytes * (count if has is None else int(has.sum()))
+            self._bytes_stored[number] += stored[number]
+        if self._tuner is not None:
+            self._tuner.saw_chunk(len(payload), count)
+        items = self._items
+        while self._ready < len(items) and items.last_row[self._ready] < self._buffer_start:
+            self._ready += 1
+
     def _trim(self) -> None:
         """Let go of chunks that nothing can refer to any more."""
         keep = self.oldest_row
-        if self._items:
-            keep = min(keep, self._items_from)
-        while self._chunks and self._chunks[0].end_row <= keep:
-            chunk = self._chunks.popleft()
+        if self._items and self._items_from < keep:
+            keep = self._items_from
+        gone = 0
+        while gone < len(self._chunks) and self._chunks[gone].end_row <= keep:
+            chunk = self._chunks[gone]
             if chunk.number >= self._sent_end:
                 self._unsent_bytes -= len(chunk.payload)
+            gone += 1
+        if gone:
+            del self._chunks[:gone]
+            del self._first_rows[:gone]
         if self._missing:
             for row in [row for row in self._missing if row < keep]:
                 del self._missing[row]
 
     def _find(self, row: int) -> int:
         """Index of the finished chunk that has this row."""
-        return bisect_right(self._chunks, row, key=lambda chunk: chunk.first_row) - 1
+        return bisect_right(self._first_rows, row) - 1
 
     def _keep_from(self) -> int:
         return self._chunks[0].number if self._chunks else self._next_number
 
-    def _item_batch(self, items: list[_Item]) -> ItemBatch:
-        places = [(self._find(item.first_row), self._find(item.last_row)) for item in items]
-        first = [self._chunks[low] for low, _ in places]
-        tables = list(dict.fromkeys(item.handle.table for item in items))
-        templates = list(dict.fromkeys(item.template for item in items))
-        return ItemBatch(
-            tables=tables,
-            chunk=np.array([chunk.number for chunk in first], "<u8"),
-            length=np.array([item.last_row - item.first_row + 1 for item in items], "<u4"),
-            priority=np.array([item.priority for item in items], "<f8"),
-            table_of=np.array([tables.index(item.handle.table) for item in items], "<u2") if len(tables) > 1 else None,
-            chunks=np.array([high - low + 1 for low, high in places], "<u4"),
-            offset=np.array(
-                [item.first_row - chunk.first_row for item, chunk in zip(items, first, strict=True)], "<u4"
-            ),
-            templates=templates,
-            template_of=np.array([templates.index(item.template) for item in items], "<u2")
-            if len(templates) > 1
-            else None,
-        )
+    def _measure(
+        self, tuner: ChunkLength, items: PendingItems, low: NDArray[np.int64], high: NDArray[np.int64]
+    ) -> None:
+        for item in range(min(len(items), ChunkLength.ITEMS)):
+            chunks = self._chunks[int(low[item]) : int(high[item]) + 1]
+            steps = items.last_row[item] - items.first_row[item] + 1
+            tuner.saw_item(
+                sum(len(chunk.payload) for chunk in chunks), len(chunks), sum(chunk.rows for chunk in chunks), steps
+            )
+
+
+def _whole_window(paths: Sequence[Path]) -> bytes:
+    """A template that shows the first columns of a schema, which have these paths, over a whole window."""
+    return Template(tuple(OutputColumn(path, number, False, ()) for number, path in enumerate(paths))).encode()

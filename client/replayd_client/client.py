@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from replayd_client.sampling import SampleBatch, sample_batch, samples
 from replayd_client.sender import deadline_after
 from replayd_client.server_info import TableInfo, table_infos
 from replayd_client.signatures import TableDirectory
+from replayd_client.structured import Config
+from replayd_client.structured_writer import StructuredWriter, checked_configs
 from replayd_client.trajectory_writer import TrajectoryWriter
 from replayd_client.wire import encode_info, encode_reset, encode_update
 from replayd_client.writer import Writer
@@ -89,15 +91,15 @@ class Client:
     def writer(
         self,
         max_sequence_length: int,
-        chunk_length: int | None = None,
+        chunk_length: int | Literal["auto"] = "auto",
         max_in_flight_items: int | None = 25,
         timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
     ) -> Writer:
         """A writer of items over the last steps, at most `max_sequence_length` of them.
 
-        `chunk_length`: steps of a chunk, at most `max_sequence_length` (default: that, at most 10, fewer if steps are
-        large). `max_in_flight_items`: items sent and not acknowledged (None: no limit but the window). `timeout_ms`:
-        deadline of a call that must wait for room. Raises DataError.
+        `chunk_length`: steps of a chunk, at most `max_sequence_length`; "auto" learns it (see `ChunkLength`).
+        `max_in_flight_items`: items sent and not acknowledged (None: no limit but the window). `timeout_ms`: deadline
+        of a call that must wait for room. Raises DataError.
         """
         _check_at_least_one("max_sequence_length", max_sequence_length)
         if max_in_flight_items is not None:
@@ -108,7 +110,7 @@ class Client:
         self,
         num_keep_alive_refs: int,
         *,
-        chunk_length: int | None = None,
+        chunk_length: int | Literal["auto"] = "auto",
         validate_items: bool = True,
         timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
     ) -> TrajectoryWriter:
@@ -119,6 +121,22 @@ class Client:
         """
         _check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
         return TrajectoryWriter(self._core(num_keep_alive_refs, chunk_length, validate_items, None, timeout_ms))
+
+    def structured_writer(
+        self,
+        configs: Sequence[Config],
+        *,
+        chunk_length: int | Literal["auto"] = "auto",
+        timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
+    ) -> StructuredWriter:
+        """A writer that makes items by itself, as the configs say (see `replayd_client.structured`).
+
+        It keeps as many steps as the longest pattern reaches back; `chunk_length` and `timeout_ms` as for `writer`.
+        Raises DataError for no configs, TypeError for something else among them.
+        """
+        configs = checked_configs(configs)
+        reach = max(config.reach for config in configs)
+        return StructuredWriter(self._core(reach, chunk_length, True, None, timeout_ms), configs)
 
     # Reading.
 
@@ -237,19 +255,19 @@ class Client:
     def _core(
         self,
         keep_rows: int,
-        chunk_length: int | None,
+        chunk_length: int | Literal["auto"],
         validate_items: bool,
         max_in_flight_items: int | None,
         timeout_ms: float | None,
     ) -> WriterCore:
-        if chunk_length is not None and not 1 <= chunk_length <= keep_rows:
+        if chunk_length != "auto" and not 1 <= chunk_length <= keep_rows:
             raise DataError(f"chunk_length must be between 1 and the {keep_rows} steps kept, got {chunk_length}")
         message_items = MESSAGE_ITEMS if max_in_flight_items is None else max_in_flight_items
         core = WriterCore(
             self._pool,
             self._pacer,
             self._directory,
-            ChunkLog(keep_rows, chunk_length, message_items),
+            ChunkLog(keep_rows, None if chunk_length == "auto" else chunk_length, message_items),
             validate_items=validate_items,
             max_in_flight_items=max_in_flight_items,
             timeout_ms=timeout_ms,

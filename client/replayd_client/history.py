@@ -21,7 +21,7 @@ from replayd_client.structure import Path, path_text
 from replayd_client.templates import OutputColumn, Run, Template, runs_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CellReference:
     """One cell: a column of one row of one writer."""
 
@@ -114,11 +114,10 @@ class ColumnHistory:
     `num_keep_alive_refs` steps are kept; a pick of an older one raises DataError, which is a ValueError.
     """
 
-    __slots__ = ("_column", "_log", "path")
+    __slots__ = ("_log", "path")
 
-    def __init__(self, log: ChunkLog, column: int, path: Path) -> None:
+    def __init__(self, log: ChunkLog, path: Path) -> None:
         self._log = log
-        self._column = column
         self.path = path
 
     def __len__(self) -> int:
@@ -127,15 +126,23 @@ class ColumnHistory:
     def __getitem__(self, index: Any) -> TrajectoryColumn:
         log = self._log
         rows, squeeze = picked(range(log.history_start, log.rows), index)
-        if not len(rows):
+        if not rows:
             raise DataError(f"{path_text(self.path)}[{_index_text(index)}] picks no step of {len(self)}")
-        return TrajectoryColumn.of(log, self._column, rows, squeeze, self.path)
+        column = log.column_of.get(self.path)
+        if column is None:
+            raise _lacking(log, self.path, rows[0])
+        return TrajectoryColumn.of(log, column, rows, squeeze, self.path)
 
     def __iter__(self) -> Iterator[CellReference | None]:
+        return (self.cell(row) for row in range(self._log.history_start, self._log.rows))
+
+    def cell(self, row: int) -> CellReference | None:
+        """The reference of a row, by its number in the writer; None if it has expired or lacks the column."""
         log = self._log
-        for row in range(log.history_start, log.rows):
-            kept = row >= log.oldest_row and log.is_present(self._column, row)
-            yield CellReference(log, self._column, row) if kept else None
+        column = log.column_of.get(self.path)
+        if column is None or row < log.oldest_row or not log.is_present(column, row):
+            return None
+        return CellReference(log, column, row)
 
     def __repr__(self) -> str:
         return (
@@ -175,22 +182,34 @@ def _index_text(index: Any) -> str:
 
 def check_cells(log: ChunkLog, column: int, rows: Sequence[int]) -> None:
     """Raises DataError for a cell that has expired or that its step lacks."""
-    assert log.schema is not None, "a cell has a column"
-    path = log.schema.columns[column].path
     low, high = _bounds(rows)
     if low < log.oldest_row:
+        path = _path(log, column)
         raise DataError(
             f"{path_text(path)}: step {low - log.history_start} has expired, only the last "
-            f"{log.rows - log.oldest_row} steps are kept (num_keep_alive_refs is {log.keep_rows})"
+            f"{log.rows - log.oldest_row} steps are kept (num_keep_alive_refs is {log.keep_rows})",
+            detail={"fault": "expired", "path": path, "step": low - log.history_start},
         )
     if not log.all_present(column, low, high):
         lacking = next((row for row in rows if not log.is_present(column, row)), None)
         if lacking is not None:
-            raise DataError(f"{path_text(path)}: step {lacking - log.history_start} lacks this column")
+            raise _lacking(log, _path(log, column), lacking)
+
+
+def _lacking(log: ChunkLog, path: Path, row: int) -> DataError:
+    step = row - log.history_start
+    return DataError(
+        f"{path_text(path)}: step {step} lacks this column", detail={"fault": "lacking", "path": path, "step": step}
+    )
+
+
+def _path(log: ChunkLog, column: int) -> Path:
+    assert log.schema is not None, "a cell has a column"
+    return log.schema.columns[column].path
 
 
 def _bounds(rows: Sequence[int]) -> tuple[int, int]:
-    if isinstance(rows, range):
+    if type(rows) is range:
         return (rows[0], rows[-1]) if rows.step > 0 else (rows[-1], rows[0])
     return min(rows), max(rows)
 
@@ -221,8 +240,8 @@ class Windows:
         self._known: dict[Any, tuple[bytes, Shown]] = {}
 
     def of(self, paths: tuple[Path, ...], columns: Sequence[TrajectoryColumn]) -> Window:
-        """The window of a trajectory: from its oldest to its newest cell. Raises DataError if cells have expired, are
-        another writer's, or lie in a column that the window's first chunk lacks."""
+        """The window of a trajectory: from its oldest to its newest cell. Raises DataError if cells have expired or are
+        another writer's."""
         log = self._log
         if not columns:
             raise DataError("a trajectory needs at least one column")
@@ -238,12 +257,10 @@ class Windows:
         if first < log.oldest_row:
             for column in columns:
                 check_cells(log, column._column, column._rows)
-        width = log.columns_in(first)
-        assert log.schema is not None, "a cell has a column"
-        key = (paths, width, len(log.schema.columns), tuple([_place(column, first) for column in columns]))
+        key = (paths, len(log.column_of), tuple([_place(column, first) for column in columns]))
         known = self._known.get(key)
         if known is None:
-            known = self._described(paths, columns, first, last, width)
+            known = self._described(paths, columns, first, last)
             if len(self._known) >= self.KNOWN:
                 self._known.clear()
             self._known[key] = known
@@ -252,22 +269,14 @@ class Windows:
     def all_columns(self, first: int, last: int) -> Window:
         """The window of rows `first` to `last` with every column, which each of the rows must have."""
         log = self._log
-        assert log.schema is not None, "there are rows, which have columns"
         rows = range(first, last + 1)
-        columns = [TrajectoryColumn.of(log, i, rows, False, c.path) for i, c in enumerate(log.schema.columns)]
-        return self.of(log.schema.paths, columns)
+        columns = [TrajectoryColumn.of(log, i, rows, False, path) for path, i in log.column_of.items()]
+        return self.of(tuple(log.column_of), columns)
 
     def _described(
-        self, paths: Sequence[Path], columns: Sequence[TrajectoryColumn], first: int, last: int, width: int
+        self, paths: Sequence[Path], columns: Sequence[TrajectoryColumn], first: int, last: int
     ) -> tuple[bytes, Shown]:
         log = self._log
-        assert log.schema is not None, "a cell has a column"
-        for path, column in zip(paths, columns, strict=True):
-            if column._column >= width:
-                raise DataError(
-                    f"{path_text(path)}: the column did not exist at step {first - log.history_start}, the first that "
-                    "the trajectory shows; an item cannot reach back before a column began"
-                )
         outputs = tuple(
             (path, column._column, column.is_squeezed, _runs(column._rows, first, last))
             for path, column in zip(paths, columns, strict=True)
@@ -275,8 +284,8 @@ class Windows:
         shown = tuple(
             (path, log.dtype_names[column._column], column.shape) for path, column in zip(paths, columns, strict=True)
         )
-        whole = tuple((column.path, number, False, ()) for number, column in enumerate(log.schema.columns))
-        if outputs == whole and width == len(whole):
+        # Later columns are not in these rows' chunks yet, or nothing is there; then this is not all that they have.
+        if outputs == tuple((path, number, False, ()) for path, number in log.column_of.items()):
             return b"", shown
         return Template(tuple(OutputColumn(*output) for output in outputs)).encode(), shown
 

@@ -66,11 +66,18 @@ class RowBuffer:
         """
         assert self.length > 0, "there is no row to amend"
         values = self._checked(leaves, True)
-        row = self.length - 1
-        for column, value, present in zip(self.schema.columns, values, self._present[:, row], strict=True):
+        self.check_absent(values)
+        self._fill(self.length - 1, values)
+
+    def check_absent(self, leaves: Sequence[Any]) -> None:
+        """Raises DataError for a leaf, not None, of a column that the last row already has."""
+        for number, (value, present) in enumerate(zip(leaves, self._present[:, self.length - 1], strict=True)):
             if value is not None and present:
-                raise DataError(f"{path_text(column.path)}: the step already has a value")
-        self._fill(row, values)
+                path = self.schema.columns[number].path
+                raise DataError(
+                    f"{path_text(path)}: the step already has a value",
+                    detail={"fault": "already_set", "column": number, "path": path},
+                )
 
     def grow(self, schema: Schema) -> None:
         """Goes over to a schema that extends this one. The new columns are missing from the rows that are here."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from replayd_client.connection import DEFAULT_TIMEOUT_MS
-from replayd_client.errors import ClosedError, DataError, ReplaydError
+from replayd_client.errors import DataError
 from replayd_client.history import ColumnHistory, TrajectoryColumn, Windows
 from replayd_client.item_handle import ItemHandle
-from replayd_client.structure import Structure, path_text
-from replayd_client.writer_core import CLOSE_TIMEOUT_MS, EXIT_TIMEOUT_MS, WriterCore
+from replayd_client.steps import Steps
+from replayd_client.structure import Path, Structure, path_text
+from replayd_client.writer_core import WriterCore
+from replayd_client.writer_life import WriterLife
 
 
-class TrajectoryWriter:
+class TrajectoryWriter(WriterLife):
     """Writes steps and items that show arbitrary picks of them. Made by `Client.trajectory_writer`.
 
     A step is a nest of arrays and numbers; what is appended is copied. Items are sent in the background. Errors of the
@@ -22,7 +23,9 @@ class TrajectoryWriter:
 
     def __init__(self, core: WriterCore) -> None:
         self._core = core
-        self._windows = Windows(core.steps)
+        self._steps = Steps(core.log)
+        self._windows = Windows(core.log)
+        self._columns: list[ColumnHistory] = []
         self._history: Any = None
         self._history_of: Structure | None = None
         self._trajectory = Structure([])
@@ -30,31 +33,33 @@ class TrajectoryWriter:
     @property
     def episode_steps(self) -> int:
         """Completed steps of the episode."""
-        return self._core.steps.episode_steps
+        return self._core.log.episode_steps
+
+    @property
+    def step_is_open(self) -> bool:
+        """Whether the newest step was appended with `partial_step` and waits for more."""
+        return self._core.log.step_is_open
 
     @property
     def history(self) -> Any:
         """A nest of `ColumnHistory`, of the shape of the steps. Raises RuntimeError before the first step."""
-        steps = self._core.steps
-        if steps.structure is None:
-            raise RuntimeError("the history has no columns before the first step is appended")
-        if steps.structure is not self._history_of:
-            self._history_of = steps.structure
-            self._history = steps.structure.rebuild(
-                [ColumnHistory(steps, column, path) for column, path in enumerate(steps.structure.paths)]
-            )
+        self._known_structure()
         return self._history
 
-    def append(self, data: Any, *, partial_step: bool = False) -> None:
-        """Add a step.
+    def append(self, data: Any, *, partial_step: bool = False) -> Any:
+        """Add a step; return a nest of references to its cells, of the shape of the steps, None where it has none.
 
         The first value of a column fixes its dtype and shape; columns may come later, and may be missing (None) from a
-        step. With `partial_step` the step stays open and the next append adds columns to it.
+        step. With `partial_step` the step stays open and the next append adds columns to it. References of several
+        appends make a column of a trajectory: `TrajectoryColumn([first["obs"], second["obs"]])`.
 
         Raises DataError that names the column, and changes nothing then; DeadlineExceededError when what is there
         cannot be sent in time (the message says who must act), and the step was not added.
         """
-        self._core.append(data, partial_step)
+        self._core.append(self._steps.append, data, partial_step)
+        structure = self._known_structure()
+        row = self._core.log.rows - 1
+        return structure.rebuild([column.cell(row) for column in self._columns])
 
     def create_item(self, table: str, priority: float, trajectory: Any) -> ItemHandle:
         """Make an item of a nest of `TrajectoryColumn`; its `key` is known once the server has acknowledged it.
@@ -89,29 +94,29 @@ class TrajectoryWriter:
         steps of both. On an error nothing changes, and the call may be made again."""
         self._core.end_episode(clear_buffers, timeout_ms)
 
-    def close(self, timeout_ms: float | None = CLOSE_TIMEOUT_MS) -> None:
-        """Flush and close; what is not acknowledged in time is told in the log. May be called again."""
-        self._core.close(timeout_ms)
+    def configure(self, path: Path, *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
+        """Ask for one column's needs, before or after it is there: cells to keep, and most cells of a chunk.
 
-    def __enter__(self) -> Self:
-        if self._core.closed:
-            raise ClosedError("the writer is closed")
-        return self
+        Here a chunk has all columns. So the writer keeps as many steps as the column that asks for most, and its chunks
+        are as short as those of the column that asks for the shortest; None asks for nothing. What has been asked for
+        is never taken back. Raises DataError unless 1 ≤ max_chunk_length ≤ num_keep_alive_refs.
+        """
+        if num_keep_alive_refs < 1:
+            raise DataError(f"num_keep_alive_refs must be at least 1, got {num_keep_alive_refs}")
+        if max_chunk_length is not None and not 1 <= max_chunk_length <= num_keep_alive_refs:
+            raise DataError(
+                f"{path_text(path)}: max_chunk_length must be between 1 and num_keep_alive_refs, which is "
+                f"{num_keep_alive_refs}, got {max_chunk_length}"
+            )
+        self._core.configure(num_keep_alive_refs, max_chunk_length)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None and not self._core.closed:
-            try:
-                self.flush()
-            finally:
-                self.close(timeout_ms=0)
-        else:
-            # Who is on the way out with an error is not kept waiting.
-            self.close(timeout_ms=0 if isinstance(error, ReplaydError) else EXIT_TIMEOUT_MS)
-
-    def __del__(self) -> None:
-        # An interpreter that failed in __init__ leaves no core.
-        core = getattr(self, "_core", None)
-        if core is not None:
-            core.abandon()
+    def _known_structure(self) -> Structure:
+        """The structure of all fields seen; their histories are made anew when there are more."""
+        structure = self._steps.structure
+        if structure is None:
+            raise RuntimeError("the history has no columns before the first step is appended")
+        if structure is not self._history_of:
+            self._history_of = structure
+            self._columns = [ColumnHistory(self._core.log, path) for path in structure.paths]
+            self._history = structure.rebuild(self._columns)
+        return structure

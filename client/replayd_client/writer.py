@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from replayd_client.connection import DEFAULT_TIMEOUT_MS
-from replayd_client.errors import ClosedError, DataError, ReplaydError
+from replayd_client.errors import DataError
 from replayd_client.history import Windows
 from replayd_client.item_handle import ItemHandle
+from replayd_client.steps import Steps
 from replayd_client.structure import Structure, path_text
-from replayd_client.writer_core import CLOSE_TIMEOUT_MS, EXIT_TIMEOUT_MS, WriterCore
+from replayd_client.writer_core import WriterCore
+from replayd_client.writer_life import WriterLife
 
 
-class Writer:
+class Writer(WriterLife):
     """Writes steps and items over the last of them. Made by `Client.writer`; a context manager, which returns when its
     items are in their tables. One thread at a time uses a writer."""
 
     def __init__(self, core: WriterCore) -> None:
         self._core = core
-        self._windows = Windows(core.steps)
+        self._steps = Steps(core.log)
+        self._windows = Windows(core.log)
 
     def append(self, data: Any) -> None:
         """Add a step: a nest of arrays and numbers, of the same columns each time. Raises DataError."""
-        structure = self._core.steps.structure
+        structure = self._steps.structure
         if structure is not None:
             # Missing and new columns are for trajectory writers: here an item shows all columns of its steps.
             structure.leaves(data)
-        self._core.append(data)
+        self._core.append(self._steps.append, data)
 
     def append_sequence(self, data: Any) -> None:
         """Add T steps at once: every leaf has T as its first axis. Raises DataError for an empty sequence."""
@@ -49,7 +51,7 @@ class Writer:
 
         Raises DataError if so many steps were not appended or are not kept, and as `TrajectoryWriter.create_item`.
         """
-        steps = self._core.steps
+        steps = self._core.log
         kept = steps.rows - steps.oldest_row
         if not 1 <= num_timesteps <= kept:
             raise DataError(
@@ -68,29 +70,3 @@ class Writer:
     def end_episode(self, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
         """Flush and begin a new episode, of which no item shows earlier steps."""
         self._core.end_episode(True, timeout_ms)
-
-    def close(self, timeout_ms: float | None = CLOSE_TIMEOUT_MS) -> None:
-        """Flush and close; what is not acknowledged in time is told in the log. May be called again."""
-        self._core.close(timeout_ms)
-
-    def __enter__(self) -> Self:
-        if self._core.closed:
-            raise ClosedError("the writer is closed")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None and not self._core.closed:
-            try:
-                self.flush()
-            finally:
-                self.close(timeout_ms=0)
-        else:
-            # Who is on the way out with an error is not kept waiting.
-            self.close(timeout_ms=0 if isinstance(error, ReplaydError) else EXIT_TIMEOUT_MS)
-
-    def __del__(self) -> None:
-        core = getattr(self, "_core", None)
-        if core is not None:
-            core.abandon()

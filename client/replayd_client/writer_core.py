@@ -31,6 +31,7 @@ from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import Sender, deadline_after
 from replayd_client.signatures import TableDirectory, checked_priority
+from replayd_client.writer_report import WriterReport
 
 log = logging.getLogger("replayd_client")
 
@@ -54,13 +55,13 @@ class WriterCore:
         pool: ConnectionPool,
         pacer: Pacer,
         directory: TableDirectory,
-        steps: ChunkLog,
+        chunk_log: ChunkLog,
         *,
         validate_items: bool,
         max_in_flight_items: int | None,
         timeout_ms: float | None,
     ) -> None:
-        self.steps = steps
+        self.log = chunk_log
         self._pacer = pacer
         self._directory = directory
         self._validate_items = validate_items
@@ -75,13 +76,16 @@ class WriterCore:
 
     # What a writer's user does.
 
-    def append(self, data: Any, partial_step: bool = False) -> None:
+    def append(self, add: Callable[[Any, bool], None], data: Any, partial_step: bool = False) -> None:
+        """Let `add` put a step in the log, and perhaps items with `add_item`."""
         with self._lock:
             self._enter()
-            if self.steps.has_full_message:
+            if self.log.has_full_message:
                 self._make_room("append")
-            self.steps.append(data, partial_step)
-            self._moved()
+            try:
+                add(data, partial_step)
+            finally:
+                self._moved()
 
     def create_item(self, table: str, priority: Any, window: Callable[[], Window]) -> ItemHandle:
         value = checked_priority(priority)
@@ -89,15 +93,29 @@ class WriterCore:
             self._enter()
             if self._validate_items:
                 self._directory.table(table, deadline_after(self._timeout_ms))
-            if self.steps.has_full_message:
+            if self.log.has_full_message:
                 self._make_room("create_item")
-            made = window()
-            if self._validate_items:
-                self._directory.check(table, made.shown, deadline_after(self._timeout_ms))
-            handle = ItemHandle(table)
-            self.steps.add_item(handle, value, made.first_row, made.last_row, made.template, time.monotonic())
+            handle = self.add_item(table, value, window())
             self._moved()
             return handle
+
+    def add_item(self, table: str, priority: float, window: Window) -> ItemHandle:
+        """Inside a call: an item of this window. Raises SignatureError and UnknownTableError, if items are checked."""
+        if self._validate_items:
+            self._directory.check(table, window.shown, deadline_after(self._timeout_ms))
+        handle = ItemHandle(table)
+        self.log.add_item(handle, priority, window.first_row, window.last_row, window.template, time.monotonic())
+        return handle
+
+    def configure(self, keep_rows: int, max_chunk_length: int | None) -> None:
+        with self._lock:
+            self._enter()
+            self.log.configure(keep_rows, max_chunk_length)
+            self._moved()
+
+    def report(self) -> WriterReport:
+        with self._lock:
+            return self.log.report()
 
     def flush(self, block_until_num_items: int, timeout_ms: float | None) -> None:
         if block_until_num_items < 0:
@@ -106,12 +124,21 @@ class WriterCore:
             self._enter()
             self._flush(block_until_num_items, deadline_after(timeout_ms))
 
-    def end_episode(self, clear_buffers: bool, timeout_ms: float | None) -> None:
+    def flush_all(self) -> None:
+        """What leaving a `with` block does."""
+        self.flush(0, self._timeout_ms)
+
+    def end_episode(
+        self, clear_buffers: bool, timeout_ms: float | None, finish: Callable[[], None] | None = None
+    ) -> None:
+        """Let `finish` make the episode's last items, flush, and begin a new episode."""
         with self._lock:
             self._enter()
-            self.steps.close_step()
+            self.log.close_step()
+            if finish is not None:
+                finish()
             self._flush(0, deadline_after(timeout_ms))
-            self.steps.end_episode(clear_buffers)
+            self.log.end_episode(clear_buffers)
 
     def close(self, timeout_ms: float | None) -> None:
         """Flush, then give lease and connection up. Items that are not acknowledged in time are told in the log."""
@@ -120,7 +147,7 @@ class WriterCore:
                 self._closed = True
                 return
             try:
-                self.steps.close_step()
+                self.log.close_step()
                 # Asking the server why takes time, which somebody on the way out has not.
                 self._flush(0, deadline_after(timeout_ms), explain=timeout_ms is None or timeout_ms > EXIT_TIMEOUT_MS)
             except (DeadlineExceededError, ConnectionLostError) as error:
@@ -141,7 +168,7 @@ class WriterCore:
     @property
     def open_items(self) -> int:
         """Items that are not acknowledged."""
-        return self.steps.items + self._sender.stream.unacknowledged_items
+        return self.log.items + self._sender.stream.unacknowledged_items
 
     # What the pacer does.
 
@@ -156,7 +183,7 @@ class WriterCore:
     def _tick(self, now: float) -> float:
         if self._closed:
             return math.inf
-        steps = self.steps
+        steps = self.log
         if self._abandoned_at is not None:
             steps.close_step()
             steps.cut()
@@ -204,15 +231,15 @@ class WriterCore:
     def _make_room(self, what: str) -> None:
         """Ship what is full; if it cannot leave, wait."""
         self._ship()
-        if self.steps.has_full_message:
+        if self.log.has_full_message:
             self._sender.wait(self._shipped, deadline_after(self._timeout_ms), what)
 
     def _shipped(self) -> bool:
         self._ship()
-        return not self.steps.has_full_message
+        return not self.log.has_full_message
 
     def _ship(self) -> None:
-        steps, sender = self.steps, self._sender
+        steps, sender = self.log, self._sender
         while steps.ready_items and sender.stream.has_room:
             message = steps.take_message()
             assert message is not None, "an item is ready"
@@ -222,15 +249,15 @@ class WriterCore:
 
     def _moved(self) -> None:
         """Something was added: ship what is full, and let the pacer know when the rest is due."""
-        if self.steps.has_full_message:
+        if self.log.has_full_message:
             self._ship()
-        due = self._items_due() if self.steps.items else math.inf
+        due = self._items_due() if self.log.items else math.inf
         if due < self._due:
             self._due = due
             self._pacer.wake(self, due)
 
     def _items_due(self) -> float:
-        ready, waiting = self.steps.ready_since(), self.steps.waiting_since()
+        ready, waiting = self.log.ready_since(), self.log.waiting_since()
         due = math.inf
         if ready is not None and self._sender.stream.has_room:
             due = ready + FLUSH_AFTER_S
@@ -239,9 +266,9 @@ class WriterCore:
         return due
 
     def _flush(self, most: int, deadline: float | None, *, explain: bool = True) -> None:
-        if self.steps.waiting_items > most:
-            self.steps.cut()
-            if self.steps.waiting_items > most:
+        if self.log.waiting_items > most:
+            self.log.cut()
+            if self.log.waiting_items > most:
                 raise DataError("an item shows a step that is still open; append to it with partial_step=False first")
 
         def is_flushed() -> bool:

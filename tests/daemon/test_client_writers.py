@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import replayd
-from replayd_client import errors
+from replayd_client import errors, structured
 from tests.daemon.embedded import fifo, size, uniform, until
 
 pytest_plugins = ["tests.daemon.embedded_fixtures"]
@@ -144,3 +144,66 @@ def test_numbers_that_make_no_sense_are_refused(serve: Any, client_of: Any, make
     client = client_of(serve(uniform("t")))
     with pytest.raises(ValueError):
         make(client)
+
+
+# The structured writer.
+
+
+def test_configs_make_the_items_and_nothing_is_made_twice(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(fifo("pairs", max_times_sampled=1), fifo("last", max_times_sampled=1)))
+    step = structured.create_reference_step({"obs": None, "action": None, "debug": None})
+    configs = [
+        structured.create_config({"obs": step["obs"][-2:], "action": step["action"][-2]}, "pairs"),
+        structured.create_config(step["obs"][-1], "last", [structured.Condition.is_end_episode()]),
+    ]
+    obs = np.zeros(2, np.float32)
+    with client.structured_writer(configs) as writer:
+        for number in range(6):
+            obs[:] = number
+            writer.append({"obs": obs, "action": None, "debug": "not stored"}, partial_step=True)
+            assert writer.step_is_open
+            writer.append({"obs": None, "action": number, "debug": None})
+            if number % 3 == 2:
+                writer.end_episode()
+        assert sorted(writer.report().columns) == ["action", "obs"]
+    pairs = [sample.data for sample in client.sample("pairs", size(client, "pairs"), emit_timesteps=False)]
+    assert [(int(action), obs[:, 0].tolist()) for action, obs in pairs] == [
+        (number, [number, number + 1]) for number in (0, 1, 3, 4)
+    ]
+    last = [sample.data[0].tolist() for sample in client.sample("last", size(client, "last"), emit_timesteps=False)]
+    assert last == [[2, 2], [5, 5]]
+
+
+def test_an_item_that_fits_no_table_is_told_and_the_others_are_made(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(fifo("t")))
+    one = structured.create_reference_step(None)
+    writer = client.structured_writer([structured.create_config(one[-1], table) for table in ("none", "t")])
+    for number in range(3):
+        with pytest.raises(errors.UnknownTableError, match="'none'"):
+            writer.append(number)
+    writer.flush()
+    assert size(client, "t") == 3
+    writer.close()
+    with pytest.raises(errors.ClosedError):
+        writer.append(1)
+
+
+def test_an_episode_whose_end_came_too_late_can_be_ended_again(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(replayd.Table.queue("q", 1)))
+    one = structured.create_reference_step(None)
+    ends = structured.create_config(one[-1], "q", [structured.Condition.is_end_episode()])
+    with client.structured_writer([structured.create_config(one[-1], "q"), ends]) as writer:
+        writer.append(1)
+        writer.flush()
+        writer.append(2)
+        with pytest.raises(errors.DeadlineExceededError, match="max_diff"):
+            writer.end_episode(timeout_ms=50)
+        assert [int(s.data[0]) for s in client.sample("q", 3, emit_timesteps=False)] == [1, 2, 2]
+        writer.end_episode()
+        assert size(client, "q") == 0
+
+
+@pytest.mark.parametrize(("configs", "error"), [([], ValueError), ([None], TypeError)])
+def test_a_structured_writer_needs_configs(serve: Any, client_of: Any, configs: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        client_of(serve(fifo("t"))).structured_writer(configs)

@@ -1,0 +1,214 @@
+"""Applies configs to steps as they come: which patterns make a trajectory now, of which rows, with which priority.
+
+Pure: a `ChunkLog` takes the steps, and what is found is told; a structured writer makes items of it, a dataset arrays.
+Columns that no pattern shows are not stored.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from replayd_client.chunk_log import ChunkLog
+from replayd_client.errors import DataError
+from replayd_client.history import TrajectoryColumn, Window, Windows
+from replayd_client.structure import Path, Structure, flatten, path_text
+from replayd_client.structured import Config, TdErrorPriority
+
+log = logging.getLogger("replayd_client")
+
+
+@dataclass(slots=True, eq=False)
+class Match:
+    """A config that is to be applied at the newest step. Its cells are there until the next step is appended."""
+
+    config: Config
+    columns: list[TrajectoryColumn]
+    """In the order of `config.structure.paths`."""
+    window: Window
+    priority: float
+
+    def trajectory(self) -> Any:
+        """The trajectory's data: a nest of arrays, copied."""
+        return self.config.structure.rebuild([column.numpy() for column in self.columns])
+
+
+class PatternMatcher:
+    """The configs of one writer and what they have seen.
+
+    After each append, partial or not, and once at the end of an episode, each config is looked at in order. It matches
+    if it has not matched at this step already, all its conditions hold, and every cell of its pattern is there.
+    """
+
+    def __init__(self, configs: Sequence[Config], log: ChunkLog) -> None:
+        self._log = log
+        self._windows = Windows(log)
+        self._states = [_State(config) for config in configs]
+        # In order of appearance, so that equal configs give equal schemas.
+        self._shown = list(dict.fromkeys(node.path for config in configs for node in config.nodes))
+        self._asked = {
+            condition.quantity.path
+            for config in configs
+            for condition in config.conditions
+            if condition.quantity.path is not None
+        }
+        self._structure: Structure | None = None
+        self._places: dict[Path, int] = {}
+        self._values: dict[Path, int | None] = {}
+        self._told: set[Path] = set()
+        self._steps = 0
+        self._episode_steps = 0
+        self._has_value = False
+        self.step_is_open = False
+
+    def append(self, data: Any, partial_step: bool) -> list[Match]:
+        """Add a step, or to the open step. Every step has the structure of the first one; leaves may be None.
+
+        Raises DataError, and changes nothing, for a step of another structure, one that lacks a column which a config
+        needs, and a value that does not fit its column.
+        """
+        structure = self._structure or self._checked(data)
+        try:
+            leaves = structure.leaves(data)
+        except DataError as error:
+            error.detail.update(fault="structure", expected=len(structure), got=len(flatten(data)))
+            raise
+        self._store(leaves, partial_step)
+        self._structure = structure
+        if not self.step_is_open:
+            self._steps += 1
+            self._episode_steps += 1
+            self._values.clear()
+            self._has_value = False
+        self.step_is_open = partial_step
+        self._has_value = self._has_value or any(leaves[self._places[path]] is not None for path in self._shown)
+        for path in self._asked:
+            leaf = leaves[self._places[path]]
+            if leaf is not None:
+                self._values[path] = self._integer(path, leaf)
+        return self._matches(is_end=False)
+
+    def finish_episode(self) -> list[Match]:
+        """What matches at the end of the episode. May be called again, until `begin_episode`."""
+        self.step_is_open = False
+        self._log.close_step()
+        return self._matches(is_end=True)
+
+    def begin_episode(self) -> None:
+        """A new episode begins. What `steps_since_applied` counts goes on."""
+        self._episode_steps = 0
+        self._has_value = False
+        self._values.clear()
+
+    # Helpers, in the order of their callers.
+
+    def _checked(self, data: Any) -> Structure:
+        structure = Structure(data)
+        places = {path: place for place, path in enumerate(structure.paths)}
+        for path in (*self._shown, *sorted(self._asked, key=path_text)):
+            if path not in places:
+                there = ", ".join(map(path_text, structure.paths)) or "none"
+                raise DataError(
+                    f"a config needs the column {path_text(path)}, and the step has: {there}",
+                    detail={"fault": "structure", "path": path},
+                )
+        self._places = places
+        return structure
+
+    def _store(self, leaves: list[Any], partial_step: bool) -> None:
+        own, column_of = self._log, self._log.column_of
+        if len(column_of) == len(self._shown):
+            cells = [leaves[self._places[path]] for path in column_of]
+            if own.step_is_open or any(cell is not None for cell in cells):
+                own.append(cells, partial_step)
+            else:
+                own.append_empty(partial_step)
+            return
+        named = {path: leaves[self._places[path]] for path in self._shown if leaves[self._places[path]] is not None}
+        if named or own.step_is_open:
+            own.append_named(named, partial_step)
+        elif column_of:
+            own.append_empty(partial_step)
+        # A step before the first value has no row: no pattern can show a cell of it.
+
+    def _integer(self, path: Path, leaf: Any) -> int | None:
+        if isinstance(leaf, (np.ndarray, np.generic)) and leaf.size == 1 and leaf.dtype.kind in "biu":
+            return int(leaf.item())
+        try:
+            return operator.index(leaf)
+        except TypeError:
+            if path not in self._told:
+                self._told.add(path)
+                log.warning("a condition on %s does not hold: its value is not one integer or bool", path_text(path))
+            return None
+
+    def _matches(self, *, is_end: bool) -> list[Match]:
+        if not self._episode_steps:
+            return []
+        matches = []
+        for state in self._states:
+            if state.applied_at == self._steps:
+                continue
+            if state.counted_at != self._steps:
+                state.counted_at = self._steps
+                state.steps_since_applied += 1
+            if self._has_value and self._holds(state, is_end):
+                match = self._match(state)
+                if match is not None:
+                    state.applied_at = self._steps
+                    state.steps_since_applied = 0
+                    matches.append(match)
+        return matches
+
+    def _holds(self, state: _State, is_end: bool) -> bool:
+        value: int | None
+        for condition in state.config.conditions:
+            match condition.quantity.kind:
+                case "step_index":
+                    value = self._episode_steps - 1
+                case "steps_since_applied":
+                    value = state.steps_since_applied
+                case "is_end_episode":
+                    value = int(is_end)
+                case "data":
+                    assert condition.quantity.path is not None, "a column's value has a path"
+                    value = self._values.get(condition.quantity.path)
+            if not condition.holds(value):
+                return False
+        return True
+
+    def _match(self, state: _State) -> Match | None:
+        """The match, or None if a cell is not there: not yet, not any more, or because its step lacks the column."""
+        own, config = self._log, state.config
+        newest = own.rows
+        if newest - config.reach < own.oldest_row:
+            return None
+        columns = []
+        for node in config.nodes:
+            column = own.column_of.get(node.path)
+            rows = range(newest + node.start, newest + node.stop, node.step)
+            if column is None:
+                return None
+            if not own.all_present(column, rows[0], rows[-1]) and not all(own.is_present(column, row) for row in rows):
+                return None
+            columns.append(TrajectoryColumn.of(own, column, rows, node.squeeze, node.path))
+        window = self._windows.of(config.structure.paths, columns)
+        if isinstance(config.priority, TdErrorPriority):
+            errors = next(c for c, node in zip(columns, config.nodes, strict=True) if node.path == config.priority.path)
+            return Match(config, columns, window, config.priority.of(errors.numpy()))
+        return Match(config, columns, window, config.priority.value)
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """A config, and at which step it was last looked at and applied; steps are counted from 1 over all episodes."""
+
+    config: Config
+    steps_since_applied: int = 0
+    counted_at: int = 0
+    applied_at: int = 0

@@ -1,0 +1,83 @@
+"""The structured writer: append steps, and configs that were given once make the items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from replayd_client.connection import DEFAULT_TIMEOUT_MS
+from replayd_client.errors import DataError, ReplaydError
+from replayd_client.pattern_matcher import Match, PatternMatcher
+from replayd_client.signatures import checked_priority
+from replayd_client.structured import Config
+from replayd_client.writer_core import WriterCore
+from replayd_client.writer_life import WriterLife
+
+
+class StructuredWriter(WriterLife):
+    """Writes steps, and items by its configs. Made by `Client.structured_writer`.
+
+    Steps have one structure, that of the first; leaves may be None. What is appended is copied; columns that no pattern
+    shows are not stored. Items are sent in the background; errors of the server are raised by the next call. One thread
+    at a time uses a writer; a context manager, which flushes and closes.
+    """
+
+    def __init__(self, core: WriterCore, configs: Sequence[Config]) -> None:
+        self._core = core
+        self._matcher = PatternMatcher(configs, core.log)
+
+    @property
+    def step_is_open(self) -> bool:
+        """Whether the newest step was appended with `partial_step` and waits for more."""
+        return self._matcher.step_is_open
+
+    def append(self, data: Any, *, partial_step: bool = False) -> None:
+        """Add a step, or with `partial_step` a part of one, and make the items of the configs that match now.
+
+        Raises DataError that names the column, and nothing was added then; DeadlineExceededError when what is there
+        cannot be sent in time (the message says who must act), and the step was not added. Raises SignatureError,
+        UnknownTableError and PriorityError for an item: it is left out, and the step and the other items were added.
+        """
+        self._core.append(self._append, data, partial_step)
+
+    def flush(self, block_until_num_items: int = 0, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
+        """Send what there is and wait until at most so many items are not acknowledged.
+
+        Raises DeadlineExceededError with what the server says holds the items back; the work goes on.
+        """
+        self._core.flush(block_until_num_items, timeout_ms)
+
+    def end_episode(self, clear_buffers: bool = True, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
+        """Make the items of configs that match at an episode's end, flush, and begin a new episode.
+
+        With `clear_buffers` no pattern reaches back over this end. On an error the episode has not ended, and the call
+        may be made again: no item is made twice.
+        """
+        self._core.end_episode(clear_buffers, timeout_ms, self._finish_episode)
+        self._matcher.begin_episode()
+
+    def _append(self, data: Any, partial_step: bool) -> None:
+        self._create(self._matcher.append(data, partial_step))
+
+    def _finish_episode(self) -> None:
+        self._create(self._matcher.finish_episode())
+
+    def _create(self, matches: list[Match]) -> None:
+        fault: ReplaydError | None = None
+        for match in matches:
+            try:
+                self._core.add_item(match.config.table, checked_priority(match.priority), match.window)
+            except ReplaydError as error:
+                fault = fault or error
+        if fault is not None:
+            raise fault
+
+
+def checked_configs(configs: Sequence[Config]) -> list[Config]:
+    """The configs. Raises DataError if there are none, TypeError that names the place of something else."""
+    if not configs:
+        raise DataError("a structured writer needs at least one config")
+    for place, config in enumerate(configs):
+        if not isinstance(config, Config):
+            raise TypeError(f"config {place} is no Config (see create_config) but {type(config).__name__}")
+    return list(configs)

@@ -1,0 +1,60 @@
+"""What all writers have in common for their users: the report, and how they end."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from replayd_client.errors import ClosedError, ReplaydError
+from replayd_client.writer_core import CLOSE_TIMEOUT_MS, EXIT_TIMEOUT_MS, WriterCore
+from replayd_client.writer_report import WriterReport
+
+
+class WriterLife:
+    """The base of writers: a context manager that flushes and closes. One that is dropped sends what it has and closes
+    in the background, so nobody waits for it."""
+
+    _core: WriterCore
+
+    def report(self) -> WriterReport:
+        """Bytes appended and bytes stored of each column, in the chunks that are finished."""
+        return self._core.report()
+
+    @property
+    def open_items(self) -> int:
+        """Items that the server has not acknowledged."""
+        return self._core.open_items
+
+    @property
+    def closed(self) -> bool:
+        return self._core.closed
+
+    def close(self, timeout_ms: float | None = CLOSE_TIMEOUT_MS) -> None:
+        """Flush and close; what is not acknowledged in time is told in the log. May be called again.
+
+        Every other call raises ClosedError then.
+        """
+        self._core.close(timeout_ms)
+
+    def __enter__(self) -> Self:
+        if self._core.closed:
+            raise ClosedError("the writer is closed")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None and not self._core.closed:
+            try:
+                self._core.flush_all()
+            finally:
+                self.close(timeout_ms=0)
+        else:
+            # Who is on the way out with an error is not kept waiting.
+            self.close(timeout_ms=0 if isinstance(error, ReplaydError) else EXIT_TIMEOUT_MS)
+
+    def __del__(self) -> None:
+        # An interpreter that failed in __init__ leaves no core.
+        core = getattr(self, "_core", None)
+        if core is not None:
+            core.abandon()
