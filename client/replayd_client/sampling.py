@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client.connection import Connection
@@ -20,6 +19,7 @@ from replayd_client.wire import encode_info, encode_sample
 
 if TYPE_CHECKING:
     from replayd_client.batches import SampleBatchInfo, SampledBatch
+    from replayd_client.ragged import Ragged
 
 log = logging.getLogger("replayd_client")
 
@@ -52,10 +52,17 @@ class ReplaySample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleBatch:
-    """B drawn items as one nest of arrays [B, T, …] ([B, …] where a column is squeezed), and B of each word of info."""
+    """B drawn items as one nest of arrays [B, T, …] ([B, …] where a column is squeezed), and B of each word of info.
+
+    Items of different lengths come as asked: with ragged="list" each leaf is a list of B arrays [T_i, …]; with "pad" it
+    is [B, T_max, …] with zeros behind shorter items, and `mask` tells rows from padding.
+    """
 
     info: SampleBatchInfo
     data: Any
+    mask: Any = None
+    """With ragged="pad" a nest like the data's of bool arrays [B, T_max], each with its own column's T_max ([B], all
+    true, where a column is squeezed); else None."""
 
     def __len__(self) -> int:
         return len(self.info.key)
@@ -78,8 +85,14 @@ def samples(
                 yield ReplaySample(info, arrays if structure is None else structure.rebuild(arrays))
 
 
-def sample_batch(pool: ConnectionPool, table: str, n: int, min_n: int | None, timeout_ms: float | None) -> SampleBatch:
+def sample_batch(
+    pool: ConnectionPool, table: str, n: int, min_n: int | None, timeout_ms: float | None, ragged: Ragged
+) -> SampleBatch:
     """Draw up to `n` items at once, at least `min_n` (None: `n`, or what the table can grant at once)."""
+    # Imported here, so that importing the package stays light.
+    from replayd_client.ragged import check_ragged
+
+    check_ragged(ragged)  # Before anything is drawn.
     deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
     if min_n is None:
         try:
@@ -91,16 +104,14 @@ def sample_batch(pool: ConnectionPool, table: str, n: int, min_n: int | None, ti
             parts = _draw_at_least(pool, table, n, largest, deadline)
     else:
         parts = _draw_at_least(pool, table, n, min_n, deadline)
-    if len(parts) == 1:
-        return SampleBatch(parts[0].info, parts[0].stack())
-    from replayd_client.batches import SampleBatchInfo
+    return batch_of(parts, ragged)
 
-    infos = [part.info for part in parts]
-    info = SampleBatchInfo(*(np.concatenate([getattr(i, name) for i in infos]) for name in SampleInfo._fields))
-    nests = [part.stack() for part in parts]
-    structure = Structure(nests[0])
-    columns = zip(*(structure.leaves(nest) for nest in nests), strict=True)
-    return SampleBatch(info, structure.rebuild([np.concatenate(arrays) for arrays in columns]))
+
+def batch_of(parts: Sequence[SampledBatch], ragged: Ragged) -> SampleBatch:
+    """The items of one or several replies as one batch."""
+    from replayd_client.ragged import joined
+
+    return SampleBatch(*joined(parts, ragged))
 
 
 def draw(pool: ConnectionPool, table: str, n: int, min_n: int, timeout_ms: float | None) -> SampledBatch:
@@ -137,9 +148,9 @@ def _draw(pool: ConnectionPool, table: str, n: int, min_n: int, deadline: float 
             except DeadlineExceededError as error:
                 now = time.monotonic()
                 if error.detail.get("blocked_by") is None or (deadline is not None and now >= slice_end == deadline):
-                    raise _with_wait(error, table, now - started) from None
+                    raise with_wait(error, table, now - started) from None
                 continue
-            return _batch(reply)
+            return sampled_batch(reply)
 
 
 def _ask(
@@ -175,7 +186,8 @@ def _why(pool: ConnectionPool, table: str) -> str:
     return "the server is about to answer"
 
 
-def _with_wait(error: DeadlineExceededError, table: str, waited_s: float) -> DeadlineExceededError:
+def with_wait(error: DeadlineExceededError, table: str, waited_s: float) -> DeadlineExceededError:
+    """The server's answer at a deadline with the whole time that was waited, and who must act."""
     if error.detail.get("blocked_by") is None:
         return error
     return DeadlineExceededError(
@@ -184,8 +196,8 @@ def _with_wait(error: DeadlineExceededError, table: str, waited_s: float) -> Dea
     )
 
 
-def _batch(reply: SampleReply) -> SampledBatch:
-    # Imported here, so that importing the package stays light.
+def sampled_batch(reply: SampleReply) -> SampledBatch:
+    """The items of a reply, undecoded."""
     from replayd_client.batches import SampledBatch
 
     return SampledBatch(

@@ -1,0 +1,101 @@
+"""Batches as an iterator: drawn ahead and decoded by a thread, so that a learner finds them ready."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
+
+from replayd_client.errors import DataError
+from replayd_client.interruptible import InterruptibleConnection
+from replayd_client.pool import ConnectionPool, zmq_context
+from replayd_client.prefetcher import DatasetEnd, Plan, Prefetcher
+
+if TYPE_CHECKING:
+    from replayd_client.batches import SampledBatch
+
+T = TypeVar("T")
+
+
+class Dataset(Generic[T]):
+    """An iterator of what a thread draws ahead: of SampleBatch, as `client.dataset` makes it.
+
+    The thread starts with the first `next`, and has a connection of its own. What it drew ahead counts as sampled, and
+    is lost when the dataset is closed before it was taken. Any number of threads may iterate: each batch goes to one of
+    them. A server that goes and comes back is an interruption, not an end.
+
+    Iteration ends, and `ended_by` tells why: when there were as many batches as asked for, when a consumer has waited
+    for `timeout_ms`, and when it is closed. Errors are raised in every consumer, after the batches drawn before.
+
+    Close it, use it as a context manager, or drop it: the thread ends then. In a forked child, one that was used raises
+    ForkedClientError.
+    """
+
+    def __init__(self, pool: ConnectionPool, plan: Plan, decode: Callable[[list[SampledBatch]], T]) -> None:
+        def connect() -> InterruptibleConnection:
+            with pool.connection():  # Raises ClosedError if the client was closed.
+                return InterruptibleConnection(pool.address, zmq_context())
+
+        self._prefetcher = Prefetcher(plan, connect, decode)
+        # The thread knows the prefetcher only, so that this is collected while it runs.
+        weakref.finalize(self, self._prefetcher.stop).atexit = False
+
+    @property
+    def ended_by(self) -> DatasetEnd | None:
+        """Why iteration ended, or will when the batches that are ready are taken; None while it goes on."""
+        return self._prefetcher.end
+
+    def close(self) -> None:
+        """End the thread, drop what nobody took, and end iteration wherever it waits. May be called again."""
+        self._prefetcher.stop()
+        self._prefetcher.join()
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        return self._prefetcher.take()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a dataset has a thread and a connection and cannot be pickled: pickle its client instead")
+
+    def __repr__(self) -> str:
+        state = f"ended by {self.ended_by}" if self.ended_by is not None else "open"
+        return f"<Dataset of table {self._prefetcher.plan.table!r}, {state}>"
+
+
+def plan_of(
+    table: str,
+    batch_size: int,
+    min_batch_size: int | None,
+    prefetch_batches: int,
+    timeout_ms: float | None,
+    max_batches: int | None,
+) -> Plan:
+    """What `client.dataset` was asked for. Raises DataError for what makes no sense."""
+    _check_integer("batch_size", batch_size, 1)
+    if min_batch_size is not None:
+        _check_integer("min_batch_size", min_batch_size, 1)
+        if min_batch_size > batch_size:
+            raise DataError(f"min_batch_size {min_batch_size} is larger than batch_size {batch_size}")
+    _check_integer("prefetch_batches", prefetch_batches, 0)
+    if max_batches is not None:
+        _check_integer("max_batches", max_batches, 1)
+    if timeout_ms is not None and not timeout_ms >= 0:
+        raise DataError(f"timeout_ms must be at least 0, or None to wait for ever, got {timeout_ms!r}")
+    timeout_s = None if timeout_ms is None else timeout_ms / 1000
+    return Plan(table, batch_size, min_batch_size, prefetch_batches, timeout_s, max_batches)
+
+
+def _check_integer(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        raise DataError(f"{name} must be an integer of at least {least}, got {value!r}")

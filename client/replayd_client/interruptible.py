@@ -1,0 +1,53 @@
+"""A connection whose user may wait in `call` or `pump` without end: another thread can interrupt it, for good."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Sequence
+
+import zmq
+
+from replayd_client.connection import Connection
+from replayd_client.messages import Buffer, Reply
+from replayd_client.pool import ZmqContext
+
+
+class Interrupted(Exception):
+    """Raised out of every use after `interrupt`."""
+
+
+class InterruptibleConnection(Connection):
+    """A connection for one thread, which any other thread may interrupt."""
+
+    def __init__(self, address: str, context: ZmqContext) -> None:
+        super().__init__(address, context)
+        self._lock = threading.Lock()
+        self._is_interrupted = False
+        # A byte that is never read: from then on the poll in `pump` returns at once.
+        self._waker, self._bell = socket.socketpair()
+        self._poller.register(self._bell, zmq.POLLIN)
+
+    def interrupt(self) -> None:
+        """Make the present and every later use raise Interrupted. May be called again."""
+        # The lock keeps the descriptor from being closed, and used for something else, under the send.
+        with self._lock:
+            if not self._is_interrupted and self._waker.fileno() >= 0:
+                self._is_interrupted = True
+                self._waker.send(b"\0")
+
+    def send(self, frames: Sequence[Buffer]) -> bool:
+        if self._is_interrupted:
+            raise Interrupted
+        return super().send(frames)
+
+    def close(self) -> None:
+        super().close()
+        with self._lock:
+            self._waker.close()
+            self._bell.close()
+
+    def _receive(self) -> list[Reply]:
+        if self._is_interrupted:
+            raise Interrupted
+        return super()._receive()

@@ -1,0 +1,327 @@
+"""A thread that draws ahead of its consumers, over a connection of its own, and decodes what it drew.
+
+It draws only while it has credit: what was drawn and not yet taken never exceeds the plan. It knows nothing of what its
+results are: they are made by a function that it is given.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import math
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from replayd_client.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    ForkedClientError,
+    NeverGrantableError,
+    ReplaydError,
+)
+from replayd_client.interruptible import Interrupted, InterruptibleConnection
+from replayd_client.messages import SampleReply
+from replayd_client.sampling import sampled_batch, with_wait
+from replayd_client.wire import encode_sample
+
+if TYPE_CHECKING:
+    from replayd_client.batches import SampledBatch
+
+log = logging.getLogger("replayd_client")
+
+WAIT_S = 3.0
+"""Longest wait of one request at the server. Should the reader go meanwhile, the server may still grant that request,
+to nobody, so it is short."""
+GRACE_S = 2.0
+"""Time for an answer that the server gives at the end of that wait to arrive, or for a lost connection to come back."""
+WARN_AFTER_S = 5.0
+"""A consumer that waits is named in the log after this time, and each time that has doubled."""
+EXIT_S = 5.0
+"""Longest wait for the threads at the end of the process: one may be decoding."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to draw: batches of `batch_size` items, and how far ahead. None is without limit, or for ever."""
+
+    table: str
+    batch_size: int
+    min_batch_size: int | None
+    """None: `batch_size`, or what the table can grant at once if that is less."""
+    prefetch_batches: int
+    """Batches drawn and not taken, at most; 0 draws only while somebody waits for a batch."""
+    timeout_s: float | None = None
+    """Longest wait of a consumer for a batch."""
+    max_batches: int | None = None
+    max_items: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetEnd:
+    """Why there are no more batches."""
+
+    reason: Literal["complete", "deadline", "closed", "error"]
+    """"complete": as many as were asked for. "deadline": a consumer waited its time; `error` has the limiter's numbers
+    and who must act. "closed": by `close`, or with its client. "error": raised in the consumers."""
+    error: BaseException | None = None
+
+    def __str__(self) -> str:
+        return self.reason if self.error is None else f"{self.reason}: {self.error}"
+
+
+class Prefetcher(Generic[T]):
+    """Draws by `plan` on a thread, which starts with the first `take`; `decode` makes the results, on that thread."""
+
+    def __init__(
+        self, plan: Plan, connect: Callable[[], InterruptibleConnection], decode: Callable[[list[SampledBatch]], T]
+    ) -> None:
+        self.plan = plan
+        self.end: DatasetEnd | None = None
+        """Set when nothing more will be drawn; what was drawn before can still be taken."""
+        self._connect = connect
+        self._decode = decode
+        # Reentrant: a collected dataset stops its prefetcher from whatever its thread was doing.
+        self._condition = threading.Condition(threading.RLock())
+        self._ready: deque[T] = deque()
+        self._waiting: dict[int, float] = {}
+        """Consumers that wait, and since when."""
+        self._tickets = itertools.count()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._connection: InterruptibleConnection | None = None
+        self._is_forked = False
+        self._traceback: TracebackType | None = None
+        self._least = plan.min_batch_size or plan.batch_size
+        self._warn_after = WARN_AFTER_S
+        _PREFETCHERS.add(self)
+
+    def take(self) -> T:
+        """The next result. Raises StopIteration at an end, and what ended the thread if that was an error."""
+        if self._is_forked:
+            raise ForkedClientError("this dataset belongs to the parent process; make another one in this one")
+        with self._condition:
+            if self._thread is None and self.end is None:
+                self._start()
+            ticket = next(self._tickets)
+            try:
+                while not self._ready and self.end is None:
+                    if ticket not in self._waiting:
+                        self._waiting[ticket] = time.monotonic()
+                        self._condition.notify_all()
+                    self._condition.wait()
+            finally:
+                self._waiting.pop(ticket, None)
+            if self._ready:
+                result = self._ready.popleft()
+                self._condition.notify_all()
+                return result
+            end = self.end
+        assert end is not None, "a consumer waits until there is a result or an end"
+        if end.reason == "error":
+            assert end.error is not None, "an end by an error has the error"
+            # Without this each raise, in whatever consumer, would add to the trace.
+            raise end.error.with_traceback(self._traceback)
+        raise StopIteration
+
+    def stop(self) -> None:
+        """Have the thread end, drop what nobody took, and release the consumers. Returns at once; may be called again,
+        from any thread."""
+        if self._is_forked:
+            return
+        with self._condition:
+            self._stopping = True
+            self._ready.clear()
+            if self.end is None:
+                self.end = DatasetEnd("closed")
+            self._condition.notify_all()
+            connection = self._connection
+        if connection is not None:
+            connection.interrupt()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the thread to end, after `stop`."""
+        if self._thread is not None and not self._is_forked and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+    def forget(self) -> None:
+        """In a forked child: the thread and the connection are the parent's."""
+        self._is_forked = self._thread is not None
+        self._ready = deque()
+        self._waiting = {}
+        # Another thread of the parent may have held it.
+        self._condition = threading.Condition(threading.RLock())
+        if self._connection is not None:
+            self._connection.forget()
+
+    # The thread.
+
+    def _start(self) -> None:
+        self._connection = self._connect()
+        self._thread = threading.Thread(target=self._run, name=f"replayd-dataset-{self.plan.table}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        end: DatasetEnd
+        try:
+            self._draw_all()
+            end = DatasetEnd("complete")
+        except Interrupted:
+            end = DatasetEnd("closed")
+        except DeadlineExceededError as error:
+            end = DatasetEnd("deadline" if _is_limited(error) else "error", error)
+        except BaseException as error:  # Whatever it is, the consumers get it: they would wait for ever.
+            end = DatasetEnd("error", error)
+        with self._condition:
+            if self.end is None:
+                self.end = end
+            self._traceback = None if end.error is None else end.error.__traceback__
+            self._condition.notify_all()
+        if end.reason == "deadline":
+            log.info("the dataset of table %r ends: %s", self.plan.table, end.error)
+        assert self._connection is not None, "the thread starts with a connection"
+        self._connection.close()
+
+    def _draw_all(self) -> None:
+        plan = self.plan
+        batches = items = 0
+        while (plan.max_batches is None or batches < plan.max_batches) and (
+            plan.max_items is None or items < plan.max_items
+        ):
+            self._wait_for_credit()
+            wanted = plan.batch_size if plan.max_items is None else min(plan.batch_size, plan.max_items - items)
+            parts = self._draw(wanted)
+            batches += 1
+            items += sum(map(len, parts))
+            result = self._decode(parts)
+            del parts
+            with self._condition:
+                if not self._stopping:
+                    self._ready.append(result)
+                self._condition.notify_all()
+            del result
+
+    def _wait_for_credit(self) -> None:
+        with self._condition:
+            while not self._has_credit():
+                self._condition.wait()
+            if self._stopping:
+                raise Interrupted
+
+    def _has_credit(self) -> bool:
+        if self._stopping:
+            return True
+        if self.plan.prefetch_batches:
+            return len(self._ready) < self.plan.prefetch_batches
+        return bool(self._waiting) and not self._ready
+
+    def _draw(self, wanted: int) -> list[SampledBatch]:
+        """The replies for one batch: a server may answer with less than was asked for, then the rest is asked for.
+
+        Raises DeadlineExceededError or ConnectionLostError if a consumer has waited its time and there is nothing.
+        """
+        parts: list[SampledBatch] = []
+        drawn = 0
+        self._warn_after = WARN_AFTER_S
+        while drawn < min(self._least, wanted):
+            least = min(self._least, wanted) - drawn
+            try:
+                parts.append(self._ask(wanted - drawn, least))
+                drawn += len(parts[-1])
+            except NeverGrantableError as error:
+                largest = error.detail.get("largest")
+                if self.plan.min_batch_size is not None or not isinstance(largest, int) or not 1 <= largest < least:
+                    raise
+                self._least = largest
+            except (DeadlineExceededError, ConnectionLostError) as error:
+                waited_s = self._patience_ended(error)
+                if waited_s is None:
+                    continue
+                if parts:
+                    break  # At the deadline there is what there is, as from the server.
+                raise self._told(error, waited_s) from None
+        return parts
+
+    def _ask(self, n: int, min_n: int) -> SampledBatch:
+        """Ask once. Raises DeadlineExceededError, ConnectionLostError: nothing yet."""
+        assert self._connection is not None, "the thread starts with a connection"
+        wait_until = self._wait_until()
+
+        def encode(request_id: int) -> list[Any]:
+            wait_ms = max(math.ceil((wait_until - time.monotonic()) * 1000), 0)
+            return encode_sample(request_id, self.plan.table, n, min_n, wait_ms)
+
+        reply = self._connection.call(f"sample of table {self.plan.table!r}", encode, wait_until + GRACE_S)
+        assert isinstance(reply, SampleReply), "sample is answered by sample"
+        return sampled_batch(reply)
+
+    def _wait_until(self) -> float:
+        """How long the next request waits at the server: it ends with the patience of the first consumer."""
+        now = time.monotonic()
+        until = now + WAIT_S
+        with self._condition:
+            since = min(self._waiting.values(), default=now)
+        if self.plan.timeout_s is not None:
+            until = min(until, since + self.plan.timeout_s)
+        return max(until, now)
+
+    def _patience_ended(self, error: ReplaydError) -> float | None:
+        """Whether a consumer has waited for as long as the plan allows: how long, else None after a word in the log.
+
+        While nobody waits for a batch, a request that was not granted is not repeated: what nobody wants now must not
+        take its place among the requests of others.
+        """
+        with self._condition:
+            while _is_limited(error) and not self._waiting and not self._stopping:
+                self._condition.wait()
+            if self._stopping:
+                raise Interrupted
+            since = min(self._waiting.values(), default=None)
+        if since is None:
+            return None
+        waited_s = time.monotonic() - since
+        if self.plan.timeout_s is not None and waited_s >= self.plan.timeout_s:
+            return waited_s
+        if waited_s >= self._warn_after:
+            self._warn_after = 2 * waited_s
+            log.warning("a dataset has waited for a batch of table %r for %.0f s: %s", self.plan.table, waited_s, error)
+        return None
+
+    def _told(self, error: ReplaydError, waited_s: float) -> ReplaydError:
+        if isinstance(error, DeadlineExceededError):
+            return with_wait(error, self.plan.table, waited_s)
+        return error
+
+
+def _is_limited(error: ReplaydError) -> bool:
+    """Whether this is the server's word that the limiter holds the request back, rather than silence."""
+    return isinstance(error, DeadlineExceededError) and error.detail.get("blocked_by") is not None
+
+
+_PREFETCHERS: weakref.WeakSet[Prefetcher[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    prefetchers = list(_PREFETCHERS)
+    for prefetcher in prefetchers:
+        prefetcher.stop()
+    for prefetcher in prefetchers:
+        prefetcher.join(EXIT_S)
+
+
+def _after_fork_in_child() -> None:
+    for prefetcher in list(_PREFETCHERS):
+        prefetcher.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

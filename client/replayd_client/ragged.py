@@ -1,0 +1,257 @@
+"""Items of different lengths in one batch: lists of arrays, or arrays padded with zeros beside masks.
+
+Works on whole columns: the rows that all items show of a column are taken at once, whatever their templates, lengths
+and schemas. Knows nothing of requests or how a batch came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd_client.batches import SampleBatchInfo, SampledBatch, _Selection, _Shown, _Windows
+from replayd_client.columns import extent_bytes
+from replayd_client.errors import DataError
+from replayd_client.sampled_chunks import MAX_BATCH_BYTES, Ints, SampledChunks, starts_of
+from replayd_client.structure import Path, Structure, path_text
+
+Ragged = Literal["error", "list", "pad"]
+"""What becomes of items of different lengths.
+
+- "error": DataError that names the lengths. Leaves are arrays [B, T, …].
+- "list": every leaf is a list of B arrays [T_i, …], also when the lengths are equal. They are views of one array for
+  each column, so one that is kept keeps its column of the batch.
+- "pad": leaves are arrays [B, T_max, …] with zeros behind the rows of shorter items, and a mask says which rows are
+  real. T_max is that of the column: observations may have one row more than actions.
+
+Squeezed columns are [B, …] (a list of B arrays […]) in all three.
+"""
+
+INFO_NAMES = tuple(field.name for field in fields(SampleBatchInfo))
+
+
+def check_ragged(ragged: str) -> None:
+    if ragged not in get_args(Ragged):
+        raise DataError(f"ragged must be one of {', '.join(map(repr, get_args(Ragged)))}, got {ragged!r}")
+
+
+def joined(parts: Sequence[SampledBatch], ragged: Ragged) -> tuple[SampleBatchInfo, Any, Any]:
+    """Info, data and masks of the items of one or several replies, in order, as one batch.
+
+    Masks are a nest like the data's with "pad", else None: each a bool array of the leading dimensions of its leaf,
+    [B, T_max], or [B] and all true where the column is squeezed. Leaves that show the same rows may share one.
+
+    Raises DataError if the items show different columns, or with "error" differ in length.
+    """
+    columns = [_columns(part, ragged) for part in parts]
+    merged = columns[0] if len(columns) == 1 else _concatenated(columns, ragged)
+    structure = Structure.from_paths([column.path for column in merged])
+    info = parts[0].info
+    if len(parts) > 1:
+        infos = [part.info for part in parts]
+        info = SampleBatchInfo(*(np.concatenate([getattr(i, name) for i in infos]) for name in INFO_NAMES))
+    data = structure.rebuild([column.data for column in merged])
+    mask = structure.rebuild([column.mask for column in merged]) if ragged == "pad" else None
+    return info, data, mask
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A finished column of a batch, and a mask if it is padded."""
+
+    path: Path
+    kind: tuple[str, tuple[int, ...], bool]
+    """dtype and shape of a row, and whether it stands without its axis."""
+    data: Any
+    mask: NDArray[np.bool_] | None = None
+
+
+def _columns(batch: SampledBatch, ragged: Ragged) -> list[_Column]:
+    windows = batch._checked()
+    if not len(batch):
+        raise DataError("a batch without items has no columns")
+    if ragged == "error" and _is_uniform(batch, windows.store):
+        paths, arrays = windows.stack()
+        outputs = zip(paths, windows._shown(0), arrays, strict=True)
+        return [_Column(path, _kind(output), array) for path, output, array in outputs]
+    kinds = _Kinds(batch, windows)
+    return [kinds.column(number, ragged) for number in range(len(kinds.outputs[0]))]
+
+
+def _kind(output: _Shown) -> tuple[str, tuple[int, ...], bool]:
+    return output.column.dtype.name, output.column.shape, output.squeeze
+
+
+def _is_uniform(batch: SampledBatch, store: SampledChunks) -> bool:
+    """Whether all windows are of one length, one template and one schema: then a column is one take."""
+    return (
+        len(store.schemas) == 1
+        and bool((batch.length == batch.length[0]).all())
+        and (len(batch.templates) == 1 or batch.template_of is None or len(set(batch.template_of.tolist())) == 1)
+    )
+
+
+class _Kinds:
+    """The items of a batch by kind: equal template, last schema and length show equal rows of equal columns."""
+
+    def __init__(self, batch: SampledBatch, windows: _Windows) -> None:
+        self._windows = windows
+        store = windows.store
+        length = batch.length.astype(np.int64)
+        template = np.zeros(len(batch), np.int64) if batch.template_of is None else batch.template_of.astype(np.int64)
+        schema = store.schema_of[batch.chunk.astype(np.int64) + batch.chunks - 1]
+        kinds = (template * len(store.schemas) + schema) * (int(length.max()) + 1) + length
+        _, example, self._kind_of = np.unique(kinds, return_index=True, return_inverse=True)
+        self.outputs = [windows._shown(int(index)) for index in example]
+        """Of each kind, its output columns; in the order of the first kind's."""
+        self._start: Ints = store.row_start[batch.chunk] + batch.offset
+        self._rows: dict[tuple[Any, ...], _Rows] = {}
+        self._bring_into_order()
+
+    def column(self, number: int, ragged: Ragged) -> _Column:
+        """Output column `number` of all items."""
+        outputs = [kind[number] for kind in self.outputs]
+        key = tuple((output.first, output.count, id(output.rows)) for output in outputs)
+        rows = self._rows.get(key)
+        if rows is None:
+            rows = self._rows[key] = _Rows(outputs, self._kind_of, self._start)
+        path, kind = outputs[0].path, _kind(outputs[0])
+        if ragged == "pad" and not outputs[0].squeeze:
+            mask, padded = rows.padded
+            data = self._take(outputs, padded.reshape(-1), np.repeat(np.arange(len(mask)), mask.shape[1]))
+            data = data.reshape(*mask.shape, *data.shape[1:])
+            data[~mask] = 0
+            return _Column(path, kind, data, mask)
+        data = self._take(outputs, rows.flat, rows.item)
+        if outputs[0].squeeze:
+            if ragged == "list":
+                return _Column(path, kind, [data[item, ...] for item in range(len(data))])
+            return _Column(path, kind, data, np.ones(len(data), np.bool_) if ragged == "pad" else None)
+        if ragged == "list":
+            ends = rows.starts.tolist()
+            return _Column(path, kind, [data[low:high] for low, high in pairwise(ends)])
+        if (rows.counts != rows.counts[0]).any():
+            raise _ragged(path, rows.counts.tolist())
+        return _Column(path, kind, data.reshape(len(rows.counts), int(rows.counts[0]), *data.shape[1:]))
+
+    def _take(self, outputs: Sequence[_Shown], rows: Ints, item: Ints) -> NDArray[Any]:
+        """These rows of the store, each of a column of its item's kind: [rows, *shape]."""
+        column = outputs[0].column
+        if len(rows) * extent_bytes(column.dtype, column.shape) > MAX_BATCH_BYTES:
+            raise DataError(f"{path_text(outputs[0].path)}: more than {MAX_BATCH_BYTES} bytes in one batch")
+        numbers = np.array([output.number for output in outputs])
+        if (numbers == numbers[0]).all():
+            return self._take_from(outputs[0], rows)
+        # The columns of these items have different places in their schemas.
+        out = np.empty((len(rows), *column.shape), column.dtype)
+        number_of = numbers[self._kind_of[item]]
+        for number in set(numbers.tolist()):
+            where = np.flatnonzero(number_of == number)
+            out[where] = self._take_from(replace(outputs[0], number=number), rows[where])
+        return out
+
+    def _take_from(self, output: _Shown, rows: Ints) -> NDArray[Any]:
+        # To the store, each row is a window of one row.
+        single = replace(output, first=0, count=1, rows=None)
+        selection = _Selection(self._windows.store, rows, single)
+        self._windows._check_same_columns([single], selection.used)
+        return selection.take(single).reshape(len(rows), *output.column.shape)
+
+    def _bring_into_order(self) -> None:
+        """Raises DataError unless all kinds show the same columns."""
+        first = self.outputs[0]
+        for kind, outputs in enumerate(self.outputs[1:], 1):
+            by_path = {output.path: output for output in outputs}
+            _check_same_paths([output.path for output in first], by_path)
+            self.outputs[kind] = tuple(by_path[output.path] for output in first)
+            for one, other in zip(first, self.outputs[kind], strict=True):
+                _check_alike(one.path, [_kind(one), _kind(other)])
+
+
+class _Rows:
+    """Which rows of the store all items of a batch show of a column."""
+
+    def __init__(self, outputs: Sequence[_Shown], kind_of: Ints, start: Ints) -> None:
+        counts = np.array([output.count for output in outputs], np.int64)
+        relative = np.concatenate(
+            [np.arange(o.first, o.first + o.count) if o.rows is None else o.rows for o in outputs]
+        )
+        self.counts: Ints = counts[kind_of]
+        """Rows of each item."""
+        self.starts = starts_of(self.counts)
+        """Where the rows of each item begin in `flat`."""
+        self.item: Ints = np.repeat(np.arange(len(kind_of)), self.counts)
+        """Item of each row."""
+        within = np.arange(len(self.item)) - self.starts[self.item]
+        self.flat: Ints = relative[starts_of(counts)[kind_of][self.item] + within] + start[self.item]
+        """The rows, item after item."""
+        self._padded: tuple[NDArray[np.bool_], Ints] | None = None
+
+    @property
+    def padded(self) -> tuple[NDArray[np.bool_], Ints]:
+        """Mask [B, T_max], and the rows in that shape. Where there is none stands the item's first: it is there."""
+        if self._padded is None:
+            mask = np.arange(int(self.counts.max())) < self.counts[:, None]
+            rows = np.repeat(self.flat[self.starts[:-1]][:, None], mask.shape[1], axis=1)
+            rows[mask] = self.flat
+            self._padded = mask, rows
+        return self._padded
+
+
+def _ragged(path: Path, counts: Sequence[int]) -> DataError:
+    lengths = sorted(set(counts))
+    some = ", ".join(map(str, lengths[:8])) + ", …" * (len(lengths) > 8)
+    return DataError(
+        f"{path_text(path)}: the items have different lengths ({some}) and cannot be stacked; "
+        "ask for ragged='list' or ragged='pad'",
+        detail={"path": path_text(path), "lengths": lengths},
+    )
+
+
+def _concatenated(parts: Sequence[Sequence[_Column]], ragged: Ragged) -> list[_Column]:
+    """The columns of several replies one behind the other."""
+    by_path = [{column.path: column for column in part} for part in parts]
+    for part in by_path[1:]:
+        _check_same_paths(by_path[0], part)
+    return [_behind([part[path] for part in by_path], ragged) for path in by_path[0]]
+
+
+def _behind(columns: Sequence[_Column], ragged: Ragged) -> _Column:
+    path, kind = columns[0].path, columns[0].kind
+    _check_alike(path, [column.kind for column in columns])
+    if ragged == "list":
+        return _Column(path, kind, [array for column in columns for array in column.data])
+    arrays = [column.data for column in columns]
+    masks = [column.mask for column in columns if column.mask is not None]
+    squeezed = kind[2]
+    if not squeezed:
+        lengths = [array.shape[1] for array in arrays]
+        if ragged == "pad":
+            arrays = [_lengthened(array, max(lengths)) for array in arrays]
+            masks = [_lengthened(mask, max(lengths)) for mask in masks]
+        elif len(set(lengths)) > 1:
+            raise _ragged(path, lengths)
+    return _Column(path, kind, np.concatenate(arrays), np.concatenate(masks) if masks else None)
+
+
+def _lengthened(array: NDArray[Any], length: int) -> NDArray[Any]:
+    return np.pad(array, [(0, 0), (0, length - array.shape[1]), *[(0, 0)] * (array.ndim - 2)])
+
+
+def _check_same_paths(some: Iterable[Path], others: Iterable[Path]) -> None:
+    if set(some) != set(others):
+        one, other = (", ".join(sorted(map(path_text, paths))) for paths in (some, others))
+        raise DataError(f"some items show the columns {one}, others {other}: they cannot be one batch")
+
+
+def _check_alike(path: Path, kinds: Sequence[tuple[str, tuple[int, ...], bool]]) -> None:
+    """Raises DataError unless the rows have one dtype and shape, and are squeezed or not."""
+    distinct = sorted(set(kinds))
+    if len(distinct) > 1:
+        texts = [f"{dtype}{list(shape)}{' squeezed' * squeezed}" for dtype, shape, squeezed in distinct]
+        raise DataError(f"{path_text(path)}: some items show {texts[0]}, others {texts[1]}: they cannot be one batch")
