@@ -6,6 +6,7 @@ shown. Reads items and chunks; changes neither.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -112,18 +113,38 @@ def _project(
     layouts: Sequence[bytes], payloads: Sequence[Payload], shown: frozenset[int]
 ) -> tuple[list[bytes], list[Payload]]:
     """Leave the other columns' bytes behind and mark their blobs OMITTED."""
-    thin_layouts, thin_payloads = [], []
+    plans: dict[bytes, tuple[bytes, list[slice]]] = {}
+    thin_layouts: list[bytes] = []
+    thin_payloads: list[Payload] = []
     for layout, payload in zip(layouts, payloads, strict=True):
-        records = np.frombuffer(layout, BLOB_RECORD).copy()
-        ends = np.cumsum(records["stored_bytes"], dtype=np.int64)
-        hidden = np.ones(len(records), np.bool_)
-        hidden[[column for column in shown if column < len(records)]] = False
+        plan = plans.get(layout)
+        if plan is None:
+            plan = plans[layout] = _plan(layout, shown)
+        thin_layout, spans = plan
         view = memoryview(payload)
-        starts = ends - records["stored_bytes"]
-        kept = np.flatnonzero(~hidden)
-        thin_payloads.append(b"".join([view[starts[c] : ends[c]] for c in kept.tolist()]))
-        records["stored_bytes"][hidden] = 0
-        records["codec"][hidden] = 0
-        records["flags"][hidden] = FLAG_OMITTED
-        thin_layouts.append(records.tobytes())
+        thin_layouts.append(thin_layout)
+        thin_payloads.append(b"".join([view[span] for span in spans]))
     return thin_layouts, thin_payloads
+
+
+def _plan(layout: bytes, shown: frozenset[int]) -> tuple[bytes, list[slice]]:
+    """The layout with only the shown columns, and where their bytes lie; columns side by side are one span."""
+    thin: list[bytes] = []
+    spans: list[slice] = []
+    start = 0
+    # Plain integers: a layout has few records, and every compressed chunk has a layout of its own.
+    for column, record in enumerate(_RECORD.iter_unpack(layout)):
+        end = start + record[0]
+        if column not in shown:
+            record = (0, 0, FLAG_OMITTED, 0)
+        elif spans and spans[-1].stop == start:
+            spans[-1] = slice(spans[-1].start, end)
+        else:
+            spans.append(slice(start, end))
+        thin.append(_RECORD.pack(*record))
+        start = end
+    return b"".join(thin), spans
+
+
+_RECORD = struct.Struct("<IBBH")
+assert _RECORD.size == BLOB_RECORD.itemsize
