@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from replayd_client.bulk import BatchSenders, Rows, priorities_of, rows_of_batch, rows_of_step
 from replayd_client.chunk_log import MESSAGE_ITEMS, ChunkLog
 from replayd_client.connection import DEFAULT_TIMEOUT_MS, Encoder
+from replayd_client.dataset import Dataset, plan_of
 from replayd_client.errors import DataError
 from replayd_client.messages import InfoReply, Reply, ResetReply, UpdateReply
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
-from replayd_client.sampling import SampleBatch, sample_batch, samples
+from replayd_client.prefetcher import Plan
+from replayd_client.sampling import SampleBatch, batch_of, sample_batch, samples
 from replayd_client.sender import deadline_after
 from replayd_client.server_info import TableInfo, table_infos
 from replayd_client.signatures import TableDirectory
@@ -29,6 +31,12 @@ from replayd_client.trajectory_writer import TrajectoryWriter
 from replayd_client.wire import encode_info, encode_reset, encode_update
 from replayd_client.writer import Writer
 from replayd_client.writer_core import CLOSE_TIMEOUT_MS, WriterCore
+
+if TYPE_CHECKING:
+    from replayd_client.batches import SampledBatch
+    from replayd_client.ragged import Ragged
+
+T = TypeVar("T")
 
 UPDATE_KEYS = 65_536
 """Keys of one update request; more go in several."""
@@ -58,6 +66,7 @@ class Client:
         self._directory = TableDirectory(self._pool)
         self._batches = BatchSenders(self._pool, self._pacer)
         self._writers: weakref.WeakSet[WriterCore] = weakref.WeakSet()
+        self._datasets: weakref.WeakSet[Dataset[Any]] = weakref.WeakSet()
         _CLIENTS.add(self)
 
     @property
@@ -159,16 +168,56 @@ class Client:
         return self._sample(table, num_samples, emit_timesteps, unpack_as_table_signature, timeout_ms)
 
     def sample_batch(
-        self, table: str, n: int, min_n: int | None = None, timeout_ms: float | None = DEFAULT_TIMEOUT_MS
+        self,
+        table: str,
+        n: int,
+        min_n: int | None = None,
+        timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
+        *,
+        ragged: Ragged = "error",
     ) -> SampleBatch:
         """Draw up to `n` items at once as stacked arrays.
 
         Waits until `min_n` are there (default: `n`, or what the table can grant at once if that is less); at the
         deadline returns what there is, and raises DeadlineExceededError if that is nothing. Raises NeverGrantableError
-        if the table can never grant `min_n` at once, DataError if items differ in shape and cannot be stacked.
+        if the table can never grant `min_n` at once.
+
+        `ragged`: items of different lengths raise DataError ("error"), or come as lists of arrays ("list") or padded
+        with zeros beside a mask ("pad"), see SampleBatch. Items that show different columns raise DataError always.
         """
         _check_at_least_one("n", n)
-        return sample_batch(self._pool, table, n, min_n, timeout_ms)
+        return sample_batch(self._pool, table, n, min_n, timeout_ms, ragged)
+
+    def dataset(
+        self,
+        table: str,
+        batch_size: int,
+        *,
+        min_batch_size: int | None = None,
+        prefetch_batches: int = 2,
+        timeout_ms: float | None = None,
+        max_batches: int | None = None,
+        ragged: Ragged = "error",
+    ) -> Dataset[SampleBatch]:
+        """An iterator of batches, as `sample_batch` returns them, which a thread draws ahead and decodes.
+
+        `batch_size`, `min_batch_size` and `ragged` are `n`, `min_n` and `ragged` of `sample_batch`. At most
+        `prefetch_batches` batches are drawn and not yet taken: they count as sampled, and a limiter may let a learner
+        run ahead by no more than that. 0 draws only while somebody waits for a batch.
+
+        Iteration ends after `max_batches`, or when a consumer has waited `timeout_ms` (None: for ever, with a word in
+        the log) for a batch that the limiter did not grant; `ended_by` tells which, with the limiter's numbers and who
+        must act. Nothing is drawn before the first `next`.
+
+        Raises DataError for arguments; in the consumers what `sample_batch` raises, and ConnectionLostError after
+        `timeout_ms` without a server.
+        """
+        # Imported here, so that importing the package stays light.
+        from replayd_client.ragged import check_ragged
+
+        check_ragged(ragged)
+        plan = plan_of(table, batch_size, min_batch_size, prefetch_batches, timeout_ms, max_batches)
+        return self._dataset(plan, lambda parts: batch_of(parts, ragged))
 
     # Managing.
 
@@ -218,7 +267,9 @@ class Client:
     # Life.
 
     def close(self) -> None:
-        """Flush and close the writers, then close the connections. May be called again."""
+        """Close the datasets, flush and close the writers, then close the connections. May be called again."""
+        for dataset in list(self._datasets):
+            dataset.close()
         for core in list(self._writers):
             core.close(CLOSE_TIMEOUT_MS)
         self._batches.close()
@@ -282,6 +333,12 @@ class Client:
             unpack = self._directory.table(table, deadline_after(timeout_ms)).signature is not None
         yield from samples(self._pool, table, count, timeout_ms, emit_timesteps=emit_timesteps, unpack=unpack)
 
+    def _dataset(self, plan: Plan, decode: Callable[[list[SampledBatch]], T]) -> Dataset[T]:
+        """A dataset that is closed with this client."""
+        dataset = Dataset(self._pool, plan, decode)
+        self._datasets.add(dataset)
+        return dataset
+
     def _info(self, deadline: float | None) -> Mapping[str, Any]:
         reply = self._call("info", encode_info, deadline)
         assert isinstance(reply, InfoReply), "info is answered by info"
@@ -296,6 +353,7 @@ class Client:
         self._directory.forget()
         self._batches.forget()
         self._writers = weakref.WeakSet()
+        self._datasets = weakref.WeakSet()
 
 
 def _endpoint(address: str) -> str:
