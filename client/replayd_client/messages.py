@@ -65,6 +65,8 @@ class ItemBatch:
     offset: Numbers | None = None
     templates: Sequence[bytes] = (b"",)
     template_of: Numbers | None = None
+    at_max: Numbers | None = None
+    """Not 0: the item enters with the largest priority in its table, whatever `priority` says."""
 
     def __len__(self) -> int:
         return len(self.priority)
@@ -150,6 +152,73 @@ class InfoReply:
     fields: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingSide:
+    """The requests of one side that a table holds back, `insert` or `sample`."""
+
+    side: str
+    requests: int
+    items: int
+    """Items they would insert, or the most they ask for."""
+    peers: int
+    waited_s: float
+    """Seconds since the oldest came."""
+    blocked_by: str
+    """`paused`, or a term of the limiter: protocol.md §10."""
+    who_must_act: str
+    why: str
+    """The same for people, with numbers."""
+    needs_inserts: int | None
+    """Fewest inserts after which the first request passes; None for inserts, and while paused."""
+    needs_samples: int | None
+    """Fewest samples after which the first insert passes; None for samples, and while paused."""
+
+
+@dataclass(slots=True)
+class WhyReply:
+    id: int
+    table: str
+    verdict: str
+    advice: str
+    waiting: tuple[WaitingSide, ...]
+    paused: tuple[str, ...]
+    size: int
+    max_size: int
+    limiter: dict[str, Any]
+
+
+@dataclass(slots=True, eq=False)
+class PeekReply:
+    """m items over n distinct chunks, as in a sample, with their ages and the keys that were not there."""
+
+    id: int
+    keys: NDArray[np.uint64]
+    priorities: NDArray[np.float64]
+    times_sampled: NDArray[np.uint32]
+    ages_s: NDArray[np.float64]
+    missing: NDArray[np.uint64]
+    chunk: NDArray[np.uint32]
+    chunks: NDArray[np.uint32]
+    offset: NDArray[np.uint32]
+    length: NDArray[np.uint32]
+    templates: list[bytes]
+    template_of: NDArray[np.uint16]
+    rows: NDArray[np.uint32]
+    schemas: list[bytes]
+    schema_of: NDArray[np.uint16]
+    records: NDArray[np.void]
+    body: list[memoryview]
+
+
+@dataclass(slots=True)
+class SetReply:
+    """Every setting of the table as it was and as it is; None is unlimited."""
+
+    id: int
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
 @dataclass(slots=True)
 class DoneReply:
     """The answer of an operation that has nothing to tell: keepalive, close_stream."""
@@ -165,7 +234,19 @@ class ErrorReply:
     error: ReplaydError
 
 
-Reply = HelloReply | InsertReply | SampleReply | UpdateReply | ResetReply | InfoReply | DoneReply | ErrorReply
+Reply = (
+    HelloReply
+    | InsertReply
+    | SampleReply
+    | UpdateReply
+    | ResetReply
+    | InfoReply
+    | WhyReply
+    | PeekReply
+    | SetReply
+    | DoneReply
+    | ErrorReply
+)
 
 
 def nbytes_of(buffer: Buffer) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client.errors import ProtocolError, error_from_wire
+from replayd_client.header import Fields, read_header
 from replayd_client.messages import (
     BLOB_RECORD,
     Buffer,
@@ -26,11 +27,15 @@ from replayd_client.messages import (
     InsertReply,
     ItemBatch,
     Numbers,
+    PeekReply,
     Reply,
     ResetReply,
     SampleReply,
+    SetReply,
     TableDescription,
     UpdateReply,
+    WaitingSide,
+    WhyReply,
     nbytes_of,
 )
 
@@ -44,28 +49,30 @@ __all__ = [
     "InfoReply",
     "InsertReply",
     "ItemBatch",
+    "PeekReply",
     "Reply",
     "ResetReply",
     "SampleReply",
+    "SetReply",
     "TableDescription",
     "UpdateReply",
+    "WhyReply",
     "decode_reply",
     "encode_close_stream",
     "encode_hello",
     "encode_info",
     "encode_insert",
     "encode_keepalive",
+    "encode_peek",
     "encode_reset",
     "encode_sample",
+    "encode_set",
     "encode_update",
+    "encode_why",
 ]
 
 VERSION = 1
 
-HEADER_BYTES_MAX = 64 << 20
-"""Largest reply header read: a sample of 16384 items over 131072 blobs takes under 3 MiB, and `info` less."""
-ARRAY_MAX = 1 << 16
-"""Largest msgpack array or map read: long arrays of numbers are packed bytes, so these are lists of names or blobs."""
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
@@ -99,6 +106,7 @@ def encode_insert(
         _pack_optional(fields, "template_of", items.template_of, "<u2", default=0)
         if any(items.templates):
             fields["templates"] = list(items.templates)
+        _pack_optional(fields, "at_max", items.at_max, "u1", default=0)
     return [_header("insert", request_id, fields), *body]
 
 
@@ -122,6 +130,22 @@ def encode_reset(request_id: int, table: str) -> list[Buffer]:
 
 def encode_info(request_id: int) -> list[Buffer]:
     return [_header("info", request_id, {})]
+
+
+def encode_why(request_id: int, table: str) -> list[Buffer]:
+    return [_header("why", request_id, {"table": table})]
+
+
+def encode_peek(request_id: int, table: str, order: str, n: int, keys: Numbers) -> list[Buffer]:
+    """Items by key if there are `keys`, else the first n in an order: oldest, newest, highest or lowest."""
+    if len(keys):
+        return [_header("peek", request_id, {"table": table, "keys": _pack(keys, "<u8")})]
+    return [_header("peek", request_id, {"table": table, "order": order, "n": n})]
+
+
+def encode_set(request_id: int, table: str, changes: Mapping[str, Any]) -> list[Buffer]:
+    """`changes`: settings by name; None is unlimited."""
+    return [_header("set", request_id, {"table": table, "changes": dict(changes)})]
 
 
 def encode_keepalive(request_id: int, stream: bytes) -> list[Buffer]:
@@ -150,10 +174,10 @@ def _pack_optional(fields: dict[str, Any], name: str, values: Numbers | None, dt
 
 
 def decode_reply(frames: Sequence[Buffer]) -> Reply:
-    """Decode one message from the server. The payload frames of a sample are taken as they are, without a copy."""
+    """Decode one message from the server. The payload frames of items are taken as they are, without a copy."""
     if not frames:
         raise ProtocolError("a reply without frames")
-    fields = _Fields(_unpack_header(memoryview(frames[0])), "reply")
+    fields = read_header(memoryview(frames[0]))
     op, request_id = fields.text("op"), fields.uint("id")
     if "error" in fields.values:
         error = fields.child("error")
@@ -165,117 +189,12 @@ def decode_reply(frames: Sequence[Buffer]) -> Reply:
     decoder = _DECODERS.get(op)
     if decoder is None:
         raise ProtocolError(f"a reply to the unknown operation {op[:64]!r}")
-    if len(frames) > 1 and op != "sample":
+    if len(frames) > 1 and op not in ("sample", "peek"):
         raise ProtocolError(f"a reply to {op} has {len(frames) - 1} body frames, and takes none")
     return decoder(request_id, fields, [memoryview(frame).cast("B") for frame in frames[1:]])
 
 
-def _unpack_header(header: memoryview) -> dict[Any, Any]:
-    if header.nbytes > HEADER_BYTES_MAX:
-        raise ProtocolError(f"a reply header of {header.nbytes} bytes, more than {HEADER_BYTES_MAX}")
-    try:
-        fields = msgpack.unpackb(
-            header,
-            raw=False,
-            strict_map_key=True,
-            max_array_len=ARRAY_MAX,
-            max_map_len=ARRAY_MAX,
-            max_ext_len=0,
-            object_pairs_hook=_unique_keys,
-            ext_hook=_refuse_extension,
-        )
-    except ProtocolError:
-        raise
-    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.exceptions.UnpackException) as error:
-        raise ProtocolError(f"a reply header that is not msgpack: {error}") from error
-    if not isinstance(fields, dict):
-        raise ProtocolError(f"a reply header is a map, not {type(fields).__name__}")
-    return fields
-
-
-def _unique_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ProtocolError("a reply header names a key twice")
-    return result
-
-
-def _refuse_extension(code: int, _: bytes) -> Any:
-    raise ProtocolError(f"a reply header holds the msgpack extension {code}")
-
-
-class _Fields:
-    """A header's map, read field by field with checks."""
-
-    __slots__ = ("name", "values")
-
-    def __init__(self, values: dict[Any, Any], name: str) -> None:
-        self.values = values
-        self.name = name
-
-    def wrong(self, key: str, expected: str) -> ProtocolError:
-        got = "nothing" if key not in self.values else type(self.values[key]).__name__
-        return ProtocolError(f"{self.name}: {key} must be {expected}, got {got}")
-
-    def text(self, key: str) -> str:
-        value = self.values.get(key)
-        if not isinstance(value, str):
-            raise self.wrong(key, "a string")
-        return value
-
-    def binary(self, key: str) -> bytes:
-        value = self.values.get(key)
-        if not isinstance(value, bytes):
-            raise self.wrong(key, "binary")
-        return value
-
-    def uint(self, key: str) -> int:
-        value = self.values.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise self.wrong(key, "an unsigned integer")
-        return value
-
-    def uint_or_none(self, key: str) -> int | None:
-        return None if self.values.get(key) is None else self.uint(key)
-
-    def uints(self, key: str) -> tuple[int, ...]:
-        value = self.values.get(key)
-        if not isinstance(value, list) or not all(type(entry) is int and entry >= 0 for entry in value):
-            raise self.wrong(key, "an array of unsigned integers")
-        return tuple(value)
-
-    def child(self, key: str) -> _Fields:
-        value = self.values.get(key)
-        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-            raise self.wrong(key, "a map with string keys")
-        return _Fields(value, f"{self.name}: {key}")
-
-    def blobs(self, key: str, default: list[bytes] | None = None) -> list[bytes]:
-        value = self.values.get(key, default)
-        if not isinstance(value, list) or not value or not all(isinstance(entry, bytes) for entry in value):
-            raise self.wrong(key, "a non-empty array of binaries")
-        return value
-
-    def array(self, key: str, dtype: str, count: int | None = None, default: int | None = None) -> Numbers:
-        """A packed array of `count` values (None: as many as there are); absent: `count` times the default."""
-        if default is not None and count is not None and self.values.get(key) is None:
-            return np.full(count, default, dtype)
-        data = self.binary(key)
-        size = np.dtype(dtype).itemsize
-        if len(data) % size or (count is not None and len(data) != count * size):
-            expected = f"{count} values" if count is not None else "values"
-            raise ProtocolError(f"{self.name}: {key} must be {expected} of {size} bytes, got {len(data)} bytes")
-        return np.frombuffer(data, dtype)
-
-    def indices(self, key: str, dtype: str, count: int, size: int) -> Numbers:
-        """A packed array of indices below `size`; absent: all 0."""
-        values = self.array(key, dtype, count, default=0)
-        if count and int(values.max()) >= size:
-            raise ProtocolError(f"{self.name}: {key} points at entry {int(values.max())} of {size}")
-        return values
-
-
-def _decode_hello(request_id: int, fields: _Fields, body: list[memoryview]) -> HelloReply:
+def _decode_hello(request_id: int, fields: Fields, body: list[memoryview]) -> HelloReply:
     server_id = fields.binary("server_id")
     if len(server_id) != 16:
         raise fields.wrong("server_id", "16 bytes")
@@ -296,7 +215,7 @@ def _decode_hello(request_id: int, fields: _Fields, body: list[memoryview]) -> H
     )
 
 
-def _decode_table(fields: _Fields) -> TableDescription:
+def _decode_table(fields: Fields) -> TableDescription:
     columns = fields.values.get("signature")
     if columns is None:
         return TableDescription(None)
@@ -318,38 +237,58 @@ def _is_path_part(part: object) -> bool:
     return isinstance(part, str) or (type(part) is int and part >= 0)
 
 
-def _decode_insert(request_id: int, fields: _Fields, body: list[memoryview]) -> InsertReply:
+def _decode_insert(request_id: int, fields: Fields, body: list[memoryview]) -> InsertReply:
     duplicate = fields.values.get("duplicate", False)
     if not isinstance(duplicate, bool):
         raise fields.wrong("duplicate", "a bool")
     return InsertReply(request_id, fields.uint_or_none("first_key"), fields.uint("items"), duplicate)
 
 
-def _decode_sample(request_id: int, fields: _Fields, body: list[memoryview]) -> SampleReply:
+def _decode_sample(request_id: int, fields: Fields, body: list[memoryview]) -> SampleReply:
     keys = fields.array("keys", "<u8")
-    rows = fields.array("rows", "<u4")
-    m, n = len(keys), len(rows)
-    templates = fields.blobs("templates", default=[b""])
-    schemas = fields.blobs("schemas")
+    m = len(keys)
     return SampleReply(
         id=request_id,
         keys=keys,
-        priorities=fields.array("priorities", "<f8", m),
         probabilities=fields.array("probabilities", "<f8", m),
-        times_sampled=fields.array("times_sampled", "<u4", m),
         table_sizes=fields.array("table_sizes", "<u8", m),
-        chunk=fields.array("chunk", "<u4", m),
-        chunks=fields.array("chunks", "<u4", m, default=1),
-        offset=fields.array("offset", "<u4", m, default=0),
-        length=fields.array("length", "<u4", m),
-        templates=templates,
-        template_of=fields.indices("template_of", "<u2", m, len(templates)),
-        rows=rows,
-        schemas=schemas,
-        schema_of=fields.indices("schema_of", "<u2", n, len(schemas)),
-        records=_records(fields.binary("blobs")),
+        **_shown(fields, m, fields.blobs("schemas")),
         body=body,
     )
+
+
+def _decode_peek(request_id: int, fields: Fields, body: list[memoryview]) -> PeekReply:
+    keys = fields.array("keys", "<u8")
+    m = len(keys)
+    return PeekReply(
+        id=request_id,
+        keys=keys,
+        ages_s=fields.array("ages_s", "<f8", m),
+        missing=fields.array("missing", "<u8"),
+        # Where there is nothing to show there is no schema either.
+        **_shown(fields, m, fields.blobs("schemas") if m else []),
+        body=body,
+    )
+
+
+def _shown(fields: Fields, m: int, schemas: list[bytes]) -> dict[str, Any]:
+    """What a sample and a peek say of m items and of the chunks they show."""
+    rows = fields.array("rows", "<u4")
+    templates = fields.blobs("templates", default=[b""])
+    return {
+        "priorities": fields.array("priorities", "<f8", m),
+        "times_sampled": fields.array("times_sampled", "<u4", m),
+        "chunk": fields.array("chunk", "<u4", m),
+        "chunks": fields.array("chunks", "<u4", m, default=1),
+        "offset": fields.array("offset", "<u4", m, default=0),
+        "length": fields.array("length", "<u4", m),
+        "templates": templates,
+        "template_of": fields.indices("template_of", "<u2", m, len(templates)),
+        "rows": rows,
+        "schemas": schemas,
+        "schema_of": fields.indices("schema_of", "<u2", len(rows), len(schemas)),
+        "records": _records(fields.binary("blobs")),
+    }
 
 
 def _records(data: bytes) -> NDArray[np.void]:
@@ -358,25 +297,61 @@ def _records(data: bytes) -> NDArray[np.void]:
     return np.frombuffer(data, BLOB_RECORD)
 
 
-def _decode_update(request_id: int, fields: _Fields, body: list[memoryview]) -> UpdateReply:
+def _decode_update(request_id: int, fields: Fields, body: list[memoryview]) -> UpdateReply:
     return UpdateReply(request_id, fields.uint("updated"), fields.uint("deleted"), fields.array("missing", "<u8"))
 
 
-def _decode_reset(request_id: int, fields: _Fields, body: list[memoryview]) -> ResetReply:
+def _decode_reset(request_id: int, fields: Fields, body: list[memoryview]) -> ResetReply:
     return ResetReply(request_id, fields.uint("removed"))
 
 
-def _decode_info(request_id: int, fields: _Fields, body: list[memoryview]) -> InfoReply:
+def _decode_info(request_id: int, fields: Fields, body: list[memoryview]) -> InfoReply:
     return InfoReply(request_id, fields.values)
 
 
-_DECODERS: dict[str, Callable[[int, _Fields, list[memoryview]], Reply]] = {
+def _decode_why(request_id: int, fields: Fields, body: list[memoryview]) -> WhyReply:
+    return WhyReply(
+        id=request_id,
+        table=fields.text("table"),
+        verdict=fields.text("verdict"),
+        advice=fields.text("advice"),
+        waiting=tuple(_waiting_side(entry) for entry in fields.children("waiting")),
+        paused=fields.texts("paused"),
+        size=fields.uint("size"),
+        max_size=fields.uint("max_size"),
+        limiter=fields.child("limiter").values,
+    )
+
+
+def _waiting_side(fields: Fields) -> WaitingSide:
+    return WaitingSide(
+        side=fields.text("side"),
+        requests=fields.uint("requests"),
+        items=fields.uint("items"),
+        peers=fields.uint("peers"),
+        waited_s=fields.number("waited_s"),
+        blocked_by=fields.text("blocked_by"),
+        who_must_act=fields.text("who_must_act"),
+        why=fields.text("why"),
+        needs_inserts=fields.uint_or_none("needs_inserts"),
+        needs_samples=fields.uint_or_none("needs_samples"),
+    )
+
+
+def _decode_set(request_id: int, fields: Fields, body: list[memoryview]) -> SetReply:
+    return SetReply(request_id, fields.child("before").values, fields.child("after").values)
+
+
+_DECODERS: dict[str, Callable[[int, Fields, list[memoryview]], Reply]] = {
     "hello": _decode_hello,
     "insert": _decode_insert,
     "sample": _decode_sample,
     "update": _decode_update,
     "reset": _decode_reset,
     "info": _decode_info,
+    "why": _decode_why,
+    "peek": _decode_peek,
+    "set": _decode_set,
     "keepalive": lambda request_id, fields, body: DoneReply(request_id, "keepalive"),
     "close_stream": lambda request_id, fields, body: DoneReply(request_id, "close_stream"),
 }

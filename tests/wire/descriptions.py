@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,13 @@ def of_request(op: str, request: server.Request) -> Message:
                 "priorities": request.priorities.tolist(),
                 "deletes": request.deletes.tolist(),
             }
-        case server.Reset():
+        case server.Reset() | server.Why():
             return {**head, "table": request.table}
+        case server.Peek():
+            keys = request.keys.tolist()
+            return {**head, "table": request.table, "order": request.order, "n": request.n, "keys": keys}
+        case server.Set():
+            return {**head, "table": request.table, "changes": request.changes}
         case server.KeepAlive() | server.CloseStream():
             return {**head, "stream": request.stream.hex()}
         case server.Info():
@@ -98,6 +104,8 @@ def _of_items(items: server.ItemBatch) -> Message:
         "templates": [template.blob.hex() for template in items.templates],
         "template_of": items.template_of.tolist(),
         "priority": items.priority.tolist(),
+        # Came later than the other fields, so their vectors do not have it.
+        **({} if items.at_max is None else {"at_max": items.at_max.astype(int).tolist()}),
     }
 
 
@@ -113,8 +121,8 @@ def to_reply(message: Message) -> server.Reply:
     if "error" in message:
         error = message["error"]
         return server.Failed(op, id, error["code"], error["message"], _plain(error["detail"]))
-    if op == "sample":
-        return _to_sampled(message)
+    if op in ("sample", "peek"):
+        return _to_items_reply(message)
     fields = {key: value for key, value in message.items() if key not in ("op", "id")}
     if fields.get("first_key", 0) is None:
         del fields["first_key"]
@@ -128,7 +136,7 @@ def _plain(fields: Message) -> Message:
     return {key: bytes.fromhex(value) if key in ("server_id", "stream") else value for key, value in fields.items()}
 
 
-def _to_sampled(message: Message) -> server.Sampled:
+def _to_items_reply(message: Message) -> server.Sampled | server.Peeked:
     def numbers(name: str, dtype: Any = np.int64) -> Any:
         return np.array(message[name], dtype)
 
@@ -150,6 +158,8 @@ def _to_sampled(message: Message) -> server.Sampled:
         nbytes=np.array([len(payload) for payload in payloads], np.int64),
         payloads=payloads,
     )
+    if message["op"] == "peek":
+        return server.Peeked(message["id"], shown, numbers("ages_s", np.float64), numbers("missing", np.uint64))
     return server.Sampled(message["id"], shown, numbers("probabilities", np.float64), numbers("table_sizes"))
 
 
@@ -188,6 +198,13 @@ def encode_as_client(message: Message, body_frames: Sequence[bytes]) -> list[byt
             made = client.encode_reset(id, message["table"])
         case "info":
             made = client.encode_info(id)
+        case "why":
+            made = client.encode_why(id, message["table"])
+        case "peek":
+            keys = np.array(message["keys"], np.uint64)
+            made = client.encode_peek(id, message["table"], message["order"], message["n"], keys)
+        case "set":
+            made = client.encode_set(id, message["table"], message["changes"])
         case "keepalive":
             made = client.encode_keepalive(id, bytes.fromhex(message["stream"]))
         case "close_stream":
@@ -220,6 +237,7 @@ def _to_items(items: Message) -> client.ItemBatch:
         offset=np.array(items["offset"], np.int64),
         templates=[bytes.fromhex(template) for template in items["templates"]],
         template_of=np.array(items["template_of"], np.int64),
+        at_max=np.array(items["at_max"], np.uint8) if "at_max" in items else None,
     )
 
 
@@ -259,7 +277,25 @@ def of_reply(reply: client.Reply) -> Message:
                 "first_key": reply.first_key,
             }
         case client.SampleReply():
-            return {"op": "sample", "id": reply.id, **_of_sample(reply)}
+            return {"op": "sample", "id": reply.id, **_of_shown(reply, ("probabilities", "table_sizes"))}
+        case client.PeekReply():
+            return {"op": "peek", "id": reply.id, **_of_shown(reply, ("ages_s", "missing"))}
+        case client.WhyReply():
+            sides = [{k: v for k, v in asdict(side).items() if v is not None} for side in reply.waiting]
+            return {
+                "op": "why",
+                "id": reply.id,
+                "table": reply.table,
+                "verdict": reply.verdict,
+                "advice": reply.advice,
+                "waiting": sides,
+                "paused": list(reply.paused),
+                "size": reply.size,
+                "max_size": reply.max_size,
+                "limiter": reply.limiter,
+            }
+        case client.SetReply():
+            return {"op": "set", "id": reply.id, "before": reply.before, "after": reply.after}
         case client.UpdateReply():
             return {
                 "op": "update",
@@ -280,15 +316,14 @@ def _hexed(fields: Message) -> Message:
     return {key: value.hex() if isinstance(value, bytes) else value for key, value in fields.items()}
 
 
-_SAMPLE_ARRAYS = (
-    "keys", "priorities", "probabilities", "times_sampled", "table_sizes", "chunk", "chunks", "offset", "length",
-    "template_of", "rows", "schema_of",
+_SHOWN_ARRAYS = (
+    "keys", "priorities", "times_sampled", "chunk", "chunks", "offset", "length", "template_of", "rows", "schema_of",
 )  # fmt: skip
 
 
-def _of_sample(reply: client.SampleReply) -> Message:
+def _of_shown(reply: client.SampleReply | client.PeekReply, others: Sequence[str]) -> Message:
     return {
-        **{name: getattr(reply, name).tolist() for name in _SAMPLE_ARRAYS},
+        **{name: getattr(reply, name).tolist() for name in (*_SHOWN_ARRAYS, *others)},
         "templates": [template.hex() for template in reply.templates],
         "schemas": [schema.hex() for schema in reply.schemas],
         "blobs": _of_records(reply.records.tobytes()),
@@ -297,8 +332,8 @@ def _of_sample(reply: client.SampleReply) -> Message:
 
 
 def flattened(message: Message) -> Message:
-    """A sample's description as `of_reply` gives it; any other as it is."""
-    if message["op"] != "sample" or "error" in message:
+    """The description of a reply with items as `of_reply` gives it; any other as it is."""
+    if message["op"] not in ("sample", "peek") or "error" in message:
         return message
     flat = {key: value for key, value in message.items() if key != "payloads"}
     flat["blobs"] = [blob for chunk in message["blobs"] for blob in chunk]

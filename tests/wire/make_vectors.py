@@ -78,6 +78,10 @@ def u32s(*values: int) -> bytes:
     return binary(struct.pack(f"<{len(values)}I", *values))
 
 
+def u8s(*values: int) -> bytes:
+    return binary(bytes(values))
+
+
 def u16s(*values: int) -> bytes:
     return binary(struct.pack(f"<{len(values)}H", *values))
 
@@ -164,6 +168,7 @@ def items_of(tables: list[str], chunk: list[int], length: list[int], priority: l
         "templates": [template.hex() for template in fields.get("templates", [b""])],
         "template_of": fields.get("template_of", [0] * m),
         "priority": priority,
+        **({"at_max": fields["at_max"]} if "at_max" in fields else {}),
     }
 
 
@@ -497,6 +502,108 @@ def requests() -> list[Vector]:
             [header("close_stream", 16, ("stream", binary(STREAM)))],
             {"op": "close_stream", "id": 16, "stream": STREAM.hex()},
         ),
+        request(
+            "insert-at-max",
+            "two items, of which the second enters with the largest priority there is",
+            [
+                insert(
+                    17,
+                    0,
+                    0,
+                    *ONE_CHUNK,
+                    ("tables", array(text("replay"))),
+                    ("chunk", u64s(0, 0)),
+                    ("length", u32s(1, 1)),
+                    ("priority", f64s(0.5, 0.0)),
+                    ("at_max", u8s(0, 1)),
+                ),
+                f32(1.5),
+            ],
+            insert_of(17, 0, 0, x, items_of(["replay"], [0, 0], [1, 1], [0.5, 0.0], at_max=[0, 1])),
+        ),
+        request(
+            "why",
+            "who waits at a table, and for what",
+            [header("why", 18, ("table", text("replay")))],
+            {"op": "why", "id": 18, "table": "replay"},
+        ),
+        request(
+            "peek-order",
+            "the two items of largest priority",
+            [header("peek", 19, ("table", text("replay")), ("order", text("highest")), ("n", uint(2)))],
+            {"op": "peek", "id": 19, "table": "replay", "order": "highest", "n": 2, "keys": []},
+        ),
+        request(
+            "peek-keys",
+            "items by key, in this order",
+            [header("peek", 20, ("table", text("replay")), ("keys", u64s(7, 1 << 52, 3)))],
+            {"op": "peek", "id": 20, "table": "replay", "order": "oldest", "n": 1, "keys": [7, 1 << 52, 3]},
+        ),
+        request(
+            "peek-defaults",
+            "order and n may be left out: the oldest item; empty keys are as good as none",
+            [header("peek", 21, ("table", text("replay")), ("keys", u64s()))],
+            {"op": "peek", "id": 21, "table": "replay", "order": "oldest", "n": 1, "keys": []},
+            canonical=False,
+        ),
+        request(
+            "set",
+            "every setting there is; nil is unlimited",
+            [
+                header(
+                    "set",
+                    22,
+                    ("table", text("replay")),
+                    (
+                        "changes",
+                        mapping(
+                            ("max_size", uint(1000)),
+                            ("max_times_sampled", uint(0)),
+                            ("samples_per_insert", real(1.5)),
+                            ("min_size_to_sample", uint(10)),
+                            ("min_diff", real(-20.5)),
+                            ("max_diff", NIL),
+                            ("priority_exponent", real(0.6)),
+                            ("paused", array(text("sample"), text("insert"))),
+                        ),
+                    ),
+                )
+            ],
+            {
+                "op": "set",
+                "id": 22,
+                "table": "replay",
+                "changes": {
+                    "max_size": 1000,
+                    "max_times_sampled": 0,
+                    "samples_per_insert": 1.5,
+                    "min_size_to_sample": 10,
+                    "min_diff": -20.5,
+                    "max_diff": None,
+                    "priority_exponent": 0.6,
+                    "paused": ["sample", "insert"],
+                },
+            },
+        ),
+        request(
+            "set-integers",
+            "numbers may be integers, of either sign",
+            [
+                header(
+                    "set",
+                    23,
+                    ("table", text("replay")),
+                    ("changes", mapping(("samples_per_insert", uint(2)), ("min_diff", negative(-4)))),
+                )
+            ],
+            {"op": "set", "id": 23, "table": "replay", "changes": {"samples_per_insert": 2, "min_diff": -4}},
+        ),
+        request(
+            "set-nothing",
+            "no changes: the settings are only told",
+            [header("set", 24, ("table", text("replay")), ("changes", mapping()))],
+            {"op": "set", "id": 24, "table": "replay", "changes": {}},
+        ),
     ]
 
 
@@ -522,6 +629,12 @@ def refusals() -> list[Vector]:
         given = dict(fields)
         kept = [(key, value) for key, value in ONE_ITEM if key not in given]
         return bad_insert(name, shows, code, *ONE_CHUNK, *kept, *fields, body=[f32(1.5)])
+
+    def bad_set(
+        name: str, shows: str, code: str, *settings: tuple[str, bytes], changes: bytes | None = None
+    ) -> Vector:
+        given = mapping(*settings) if changes is None else changes
+        return refused(name, shows, [header("set", 1, ("table", text("replay")), ("changes", given))], code, "set", 1)
 
     hello = header("hello", 1)
     sample = (("table", text("replay")), ("n", uint(1)))
@@ -710,16 +823,59 @@ def refusals() -> list[Vector]:
         refused("update-nan", "one bad value refuses the whole request",
                 [header("update", 1, ("table", text("replay")), ("keys", u64s(1, 2)),
                         ("priorities", f64s(1.0, float("nan"))))], "bad_priority", "update", 1),
+        # Operators' ops, and what came with them.
+        bad_items("two-at-max", "one byte an item", ("at_max", u8s(0, 1))),
+        bad_items("at-max-is-a-list", "arrays of numbers are packed", ("at_max", array(uint(1)))),
+        bad_items("at-max-with-a-bad-priority", "a priority must be valid also where it is not used",
+                  ("at_max", u8s(1)), ("priority", f64s(float("nan"))), code="bad_priority"),
+        refused("why-no-table", "a table is needed", [header("why", 1)], "bad_message", "why", 1),
+        refused("why-unknown-table", "tables are the server's", [header("why", 1, ("table", text("elsewhere")))],
+                "unknown_table", "why", 1),
+        refused("peek-unknown-order", "orders are four",
+                [header("peek", 1, ("table", text("replay")), ("order", text("random")))], "bad_request", "peek", 1),
+        refused("peek-order-is-a-list", "an order is a string",
+                [header("peek", 1, ("table", text("replay")), ("order", array(text("oldest"))))], "bad_request",
+                "peek", 1),
+        refused("peek-none", "n is at least 1", [header("peek", 1, ("table", text("replay")), ("n", uint(0)))],
+                "bad_request", "peek", 1),
+        refused("peek-too-many", "n is at most 1024", [header("peek", 1, ("table", text("replay")), ("n", uint(1025)))],
+                "limit_exceeded", "peek", 1),
+        refused("peek-too-many-keys", "and so are the keys",
+                [header("peek", 1, ("table", text("replay")), ("keys", u64s(*range(1, 1026))))], "limit_exceeded",
+                "peek", 1),
+        refused("peek-half-a-key", "packed arrays hold whole values",
+                [header("peek", 1, ("table", text("replay")), ("keys", binary(bytes(12))))], "bad_message", "peek", 1),
+        refused("peek-unknown-table", "tables are the server's", [header("peek", 1, ("table", text("elsewhere")))],
+                "unknown_table", "peek", 1),
+        bad_set("set-no-changes", "changes are a map", "bad_message", changes=NIL),
+        bad_set("set-list", "not an array", "bad_message", changes=array(text("max_size"))),
+        bad_set("set-unknown-setting", "settings have names", "bad_message", ("max_sise", uint(1))),
+        bad_set("set-float-size", "sizes are integers", "bad_message", ("max_size", real(10.0))),
+        bad_set("set-unlimited-size", "a size is never unlimited", "bad_message", ("max_size", NIL)),
+        bad_set("set-infinite-diff", "nil is unlimited, infinity is not used", "bad_message",
+                ("max_diff", real(float("inf")))),
+        bad_set("set-true-ratio", "a bool is no number", "bad_message", ("samples_per_insert", TRUE)),
+        bad_set("set-paused-text", "sides are an array", "bad_message", ("paused", text("sample"))),
+        bad_set("set-unknown-side", "sides are insert and sample", "bad_request", ("paused", array(text("update")))),
+        bad_set("set-no-size", "a table holds an item at least", "bad_request", ("max_size", uint(0))),
+        bad_set("set-small-size", "the limiter wants two items", "bad_request", ("max_size", uint(1))),
+        bad_set("set-no-ratio", "ratios are above 0", "bad_request", ("samples_per_insert", uint(0))),
+        bad_set("set-crossed-band", "a band has its lower end below", "bad_request", ("min_diff", uint(5)),
+                ("max_diff", uint(4))),
+        bad_set("set-exponent-of-another", "the sampler is not prioritized", "bad_request",
+                ("priority_exponent", real(0.5))),
+        refused("set-unknown-table", "tables are the server's",
+                [header("set", 1, ("table", text("elsewhere")), ("changes", mapping()))], "unknown_table", "set", 1),
     ]
 
 
 # --- replies ----------------------------------------------------------------------------------------------------------
 
 
-def sampled(**fields: Any) -> dict[str, Any]:
+def sampled(op: str = "sample", **fields: Any) -> dict[str, Any]:
     m, n = len(fields["keys"]), len(fields["rows"])
     message = {
-        "op": "sample",
+        "op": op,
         "chunks": [1] * m,
         "offset": [0] * m,
         "templates": [b""],
@@ -937,6 +1093,162 @@ def replies() -> list[Vector]:
         ),
         reply("keepalive", "nothing to tell", [header("keepalive", 14)], {"op": "keepalive", "id": 14}),
         reply("close_stream", "nothing to tell", [header("close_stream", 15)], {"op": "close_stream", "id": 15}),
+        reply(
+            "why-flowing",
+            "nobody waits; what is unlimited is absent from the limiter",
+            [
+                header(
+                    "why", 16, ("table", text("replay")), ("verdict", text("flowing")),
+                    ("advice", text("nobody waits")), ("waiting", array()), ("paused", array()), ("size", uint(3)),
+                    ("max_size", uint(1000)),
+                    ("limiter", mapping(
+                        ("samples_per_insert", real(1.0)), ("min_size_to_sample", uint(2)), ("inserts", uint(3)),
+                        ("samples", uint(1)), ("deletes", uint(0)), ("cursor", real(2.0)), ("size", uint(3)),
+                    )),
+                )
+            ],
+            {
+                "op": "why", "id": 16, "table": "replay", "verdict": "flowing", "advice": "nobody waits", "waiting": [],
+                "paused": [], "size": 3, "max_size": 1000,
+                "limiter": {
+                    "samples_per_insert": 1.0, "min_size_to_sample": 2, "inserts": 3, "samples": 1, "deletes": 0,
+                    "cursor": 2.0, "size": 3,
+                },
+            },
+        ),
+        reply(
+            "why-deadlock",
+            "each side waits for the other: an insert for a sample, a sample for inserts",
+            [
+                header(
+                    "why", 17, ("table", text("replay")), ("verdict", text("deadlock")), ("advice", text("widen it")),
+                    ("waiting", array(
+                        mapping(
+                            ("side", text("insert")), ("requests", uint(1)), ("items", uint(2)), ("peers", uint(1)),
+                            ("waited_s", real(2.5)), ("blocked_by", text("max_diff")),
+                            ("who_must_act", text("learners")), ("why", text("the cursor 4 may not pass max_diff 4")),
+                            ("needs_samples", uint(1)),
+                        ),
+                        mapping(
+                            ("side", text("sample")), ("requests", uint(2)), ("items", uint(200)), ("peers", uint(2)),
+                            ("waited_s", real(1.5)), ("blocked_by", text("min_n")), ("who_must_act", text("writers")),
+                            ("why", text("4 can pass now")), ("needs_inserts", uint(96)),
+                        ),
+                    )),
+                    ("paused", array()), ("size", uint(4)), ("max_size", uint(1000)),
+                    ("limiter", mapping(("cursor", real(4.0)), ("max_diff", real(4.0)))),
+                )
+            ],
+            {
+                "op": "why", "id": 17, "table": "replay", "verdict": "deadlock", "advice": "widen it",
+                "waiting": [
+                    {
+                        "side": "insert", "requests": 1, "items": 2, "peers": 1, "waited_s": 2.5,
+                        "blocked_by": "max_diff", "who_must_act": "learners",
+                        "why": "the cursor 4 may not pass max_diff 4", "needs_samples": 1,
+                    },
+                    {
+                        "side": "sample", "requests": 2, "items": 200, "peers": 2, "waited_s": 1.5,
+                        "blocked_by": "min_n", "who_must_act": "writers", "why": "4 can pass now", "needs_inserts": 96,
+                    },
+                ],
+                "paused": [], "size": 4, "max_size": 1000, "limiter": {"cursor": 4.0, "max_diff": 4.0},
+            },
+        ),
+        reply(
+            "why-paused",
+            "a paused side needs an operator, so nothing says how much of the other side would help",
+            [
+                header(
+                    "why", 18, ("table", text("replay")), ("verdict", text("paused")), ("advice", text("resume it")),
+                    ("waiting", array(
+                        mapping(
+                            ("side", text("sample")), ("requests", uint(1)), ("items", uint(1)), ("peers", uint(1)),
+                            ("waited_s", real(0.5)), ("blocked_by", text("paused")),
+                            ("who_must_act", text("operator")), ("why", text("it was paused")),
+                        ),
+                    )),
+                    ("paused", array(text("sample"))), ("size", uint(4)), ("max_size", uint(1000)),
+                    ("limiter", mapping(("cursor", real(4.0)))),
+                )
+            ],
+            {
+                "op": "why", "id": 18, "table": "replay", "verdict": "paused", "advice": "resume it",
+                "waiting": [
+                    {
+                        "side": "sample", "requests": 1, "items": 1, "peers": 1, "waited_s": 0.5,
+                        "blocked_by": "paused", "who_must_act": "operator", "why": "it was paused",
+                    },
+                ],
+                "paused": ["sample"], "size": 4, "max_size": 1000, "limiter": {"cursor": 4.0},
+            },
+        ),
+        reply(
+            "peek",
+            "two items over two chunks, one never drawn; of three keys asked for one was not there",
+            [
+                header(
+                    "peek", 19, ("keys", u64s(7, 1 << 52)), ("priorities", f64s(1.0, 0.5)),
+                    ("times_sampled", u32s(0, 3)), ("ages_s", f64s(12.5, 0.25)), ("missing", u64s(3)),
+                    ("chunk", u32s(0, 0)), ("length", u32s(2, 2)), ("rows", u32s(2, 1)),
+                    ("schemas", array(binary(OBS_ACTION))),
+                    ("blobs", records((16, 0, 0), (2, 0, 0), (8, 0, 0), (1, 0, 0))), ("chunks", u32s(1, 2)),
+                    ("offset", u32s(0, 1)),
+                ),
+                f32(0, 1, 2, 3) + b"\x07\x08" + f32(4, 5) + b"\x09",
+            ],
+            sampled(
+                "peek", id=19, keys=[7, 1 << 52], priorities=[1.0, 0.5], times_sampled=[0, 3], ages_s=[12.5, 0.25],
+                missing=[3], chunk=[0, 0], chunks=[1, 2], offset=[0, 1], length=[2, 2], rows=[2, 1],
+                schemas=[OBS_ACTION], blobs=[[[16, 0, 0], [2, 0, 0]], [[8, 0, 0], [1, 0, 0]]],
+                payloads=[f32(0, 1, 2, 3) + b"\x07\x08", f32(4, 5) + b"\x09"],
+            ),
+        ),
+        reply(
+            "peek-nothing",
+            "nothing was found: no schema, no body",
+            [
+                header(
+                    "peek", 20, ("keys", u64s()), ("priorities", f64s()), ("times_sampled", u32s()), ("ages_s", f64s()),
+                    ("missing", u64s(9, 4)), ("chunk", u32s()), ("length", u32s()), ("rows", u32s()),
+                    ("schemas", array()), ("blobs", records()),
+                ),
+            ],
+            sampled(
+                "peek", id=20, keys=[], priorities=[], times_sampled=[], ages_s=[], missing=[9, 4], chunk=[], length=[],
+                rows=[], schemas=[], blobs=[], payloads=[],
+            ),
+        ),
+        reply(
+            "set",
+            "a band was opened; nil is unlimited, and every setting is told",
+            [
+                header(
+                    "set", 21,
+                    ("before", mapping(
+                        ("max_size", uint(1000)), ("max_times_sampled", uint(0)), ("samples_per_insert", real(1.5)),
+                        ("min_size_to_sample", uint(10)), ("min_diff", NIL), ("max_diff", real(20.0)),
+                        ("priority_exponent", real(0.5)), ("paused", array()),
+                    )),
+                    ("after", mapping(
+                        ("max_size", uint(1000)), ("max_times_sampled", uint(0)), ("samples_per_insert", real(1.5)),
+                        ("min_size_to_sample", uint(10)), ("min_diff", NIL), ("max_diff", NIL),
+                        ("priority_exponent", real(0.5)), ("paused", array(text("insert"), text("sample"))),
+                    )),
+                )
+            ],
+            {
+                "op": "set", "id": 21,
+                "before": {
+                    "max_size": 1000, "max_times_sampled": 0, "samples_per_insert": 1.5, "min_size_to_sample": 10,
+                    "min_diff": None, "max_diff": 20.0, "priority_exponent": 0.5, "paused": [],
+                },
+                "after": {
+                    "max_size": 1000, "max_times_sampled": 0, "samples_per_insert": 1.5, "min_size_to_sample": 10,
+                    "min_diff": None, "max_diff": None, "priority_exponent": 0.5, "paused": ["insert", "sample"],
+                },
+            },
+        ),
     ]
 
 

@@ -14,9 +14,11 @@ import pytest
 from replayd import selectors
 from replayd.errors import WIRE_ERRORS
 from replayd.limits import LIMITS, PRIORITY_MAX, SMALL_PAYLOAD_BYTES
-from replayd.messages import OPS, Result
+from replayd.messages import OPS, PEEK_ORDERS, Result
 from replayd.rate_limiters import MinSize, SampleToInsertRatio
+from replayd.selectors import MAX_PRIORITY_EXPONENT
 from replayd.service import Service
+from replayd.settings import SETTINGS
 from replayd.table import Table
 from replayd.wire import decode, encode
 from replayd_client.columns import DTYPE_NAMES
@@ -60,6 +62,12 @@ def test_the_table_of_ops_is_the_code_and_each_op_has_a_section() -> None:
         assert section(f"6.{number}").lstrip().startswith("*Does*: ")
 
 
+def test_the_table_of_settings_is_the_code() -> None:
+    assert [row[0] for row in table("settings")] == list(SETTINGS)
+    assert f"0 to {MAX_PRIORITY_EXPONENT:g}" in next(rule for name, _, rule in table("settings") if "exponent" in name)
+    assert all(f"`{order}`" in section("6.8") for order in PEEK_ORDERS)
+
+
 def test_numbers_in_the_text_are_those_of_the_code() -> None:
     assert PRIORITY_MAX == 1e90
     assert "at most 1e90" in section("4")
@@ -86,6 +94,8 @@ def busy_service() -> Service:
         assert service.handle("actor", *decode([msgpack.packb(fields), body]), now=1.0) is None
     sample = msgpack.packb({"v": 1, "op": "sample", "id": 1, "table": "replay", "n": 1})
     assert service.handle("learner", *decode([sample]), now=1.5) is None
+    pause = msgpack.packb({"v": 1, "op": "set", "id": 1, "table": "per", "changes": {"paused": ["sample"]}})
+    assert service.handle("operator", *decode([pause]), now=1.5) is None
     service.drain()
     return service
 
@@ -121,7 +131,11 @@ def test_optional_keys_of_info_are_those_which_a_service_can_leave_out() -> None
     quiet = Service([plain], server_id=bytes(16), version="1.0", seed=0, started_at=0.0)
     left_out = set(paths(info_fields(busy_service()))) - set(paths(info_fields(quiet)))
     optional = {key for key, kind, _ in table("info") if "optional" in kind}
-    assert {key for key in left_out if "waiting[]" not in key} == optional
+    # What tells of parked requests and of paused sides is absent where there are none.
+    entries = ("tables[].waiting[].", "tables[].paused[]")
+    assert {key for key in left_out if not key.startswith(entries)} == {
+        key for key in optional if not key.startswith(entries)
+    }
 
 
 def test_keys_of_info_that_a_reset_sets_to_zero_are_marked() -> None:
@@ -242,7 +256,7 @@ def test_references_to_sections_lead_somewhere() -> None:
 
 def test_lines_are_short_and_the_whole_is_not_long() -> None:
     lines = TEXT.splitlines()
-    assert len(lines) <= 700
+    assert len(lines) <= 800
     long = [
         line for line in lines if len(line) > 120 and not line.startswith("|") and not re.match(r"[0-9a-f]{4}  ", line)
     ]
