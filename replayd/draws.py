@@ -77,6 +77,17 @@ def assemble(
     )
 
 
+def occurrence(slots: Int64s) -> Int64s:
+    """For each entry how many equal ones stand before it."""
+    order = np.argsort(slots, kind="stable")
+    ordered = slots[order]
+    begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    lengths = np.diff(np.concatenate((begins, [len(slots)])))
+    occurrence = np.empty(len(slots), np.int64)
+    occurrence[order] = np.arange(len(slots)) - np.repeat(begins, lengths)
+    return occurrence
+
+
 def _side_by_side(chunks: ChunkStore, flat: Int64s, first: Int64s, counts: Int64s) -> tuple[Int64s, Int64s]:
     """Distinct slots so ordered that each window is a run of them, and where each window's run begins."""
     if len(flat) == len(first):

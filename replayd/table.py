@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from replayd.chunks import ChunkStore
 from replayd.columns import CONTROL_CHARACTERS, SignatureColumn, Template
-from replayd.draws import assemble, sendable
+from replayd.draws import assemble, occurrence, sendable
 from replayd.errors import NeverGrantable
 from replayd.hooks import Hooks, ItemsView, TableAccess
 from replayd.interned import Interned
@@ -25,9 +24,9 @@ from replayd.items import NOT_FOUND, Items
 from replayd.limits import NAME_BYTES, PENDING_INSERTS
 from replayd.maximum import Maximum
 from replayd.messages import Float64s, Int64s, Sampled, Shown, Uint64s
-from replayd.pending import Applied, Drawn, Outcome, PendingInsert, PendingSample
+from replayd.pending import Applied, Drawn, Outcome, PendingInsert, PendingSample, Stopwatch
 from replayd.rate_limiters import Queue, RateLimiter, Stack
-from replayd.selectors import Fifo, Lifo, Selector
+from replayd.selectors import Fifo, Lifo, Selector, from_description
 from replayd.showing import Showing
 from replayd_client.specs import signature_of
 
@@ -65,6 +64,7 @@ class Table:
         self.max_times_sampled = max(0, max_times_sampled)
         self.limiter = rate_limiter
         self._extensions = tuple(extensions)
+        self._signature = signature
         self.signature: Sequence[SignatureColumn] | None = (
             None if signature is None else [SignatureColumn(*column) for column in signature_of(signature)]
         )
@@ -88,6 +88,34 @@ class Table:
     def stack(cls, name: str, max_size: int, extensions: Sequence[Any] = (), signature: Any = None) -> Table:
         """Last in, first out, each item once; inserts wait while it is full."""
         return cls(name, Lifo(), Lifo(), max_size, Stack(max_size), 1, extensions, signature)
+
+    def replace(self, **changes: Any) -> Table:
+        """A new, empty table like this one but for `changes`, which are arguments of Table.
+
+        Sampler, remover and rate limiter are made anew from this one's settings, since each serves one table.
+        """
+        limiter = self.limiter
+        arguments: dict[str, Any] = {
+            "name": self.name,
+            "sampler": from_description(self.sampler.describe()),
+            "remover": from_description(self.remover.describe()),
+            "max_size": self.max_size,
+            "rate_limiter": RateLimiter(
+                limiter.samples_per_insert, limiter.min_size_to_sample, limiter.min_diff, limiter.max_diff
+            ),
+            "max_times_sampled": self.max_times_sampled,
+            "extensions": self._extensions,
+            "signature": self._signature,
+        }
+        return Table(**{**arguments, **changes})
+
+    def can_insert(self, n: int) -> bool:
+        """Whether the limiter would let n more items in now; of the size limit it knows nothing. n < 1: ValueError."""
+        return self.limiter.can_insert(n)
+
+    def can_sample(self, n: int) -> bool:
+        """Whether the limiter would grant n samples now; of max_times_sampled it knows nothing. n < 1: ValueError."""
+        return self.limiter.can_sample(n)
 
     def bind(self, chunks: ChunkStore, templates: Interned[Template], rng: np.random.Generator) -> None:
         """Take the place in a service; a table serves one service in its life."""
@@ -348,7 +376,7 @@ class Table:
         limited = self.max_times_sampled > 0
         slots, probabilities = self.sampler.draw(n, self._rng, self._room if limited else None)
         # Position of each draw among the draws of the same item, so that each knows how often the item had been drawn.
-        times = self.items.times_sampled[slots] + _occurrence(slots) + 1
+        times = self.items.times_sampled[slots] + occurrence(slots) + 1
         removed_before = np.zeros(len(slots), np.int64)
         if limited:
             last = times == self.max_times_sampled
@@ -406,32 +434,3 @@ class Table:
     def _windows(self, slots: Int64s) -> Int64s:
         """Slots of the chunks that these items show, one entry for each item and chunk."""
         return self._chunks.windows(self.items.chunk[slots], self.items.chunks[slots].astype(np.int64))
-
-
-@dataclass(slots=True)
-class Stopwatch:
-    """Seconds during which something was the case."""
-
-    seconds: float = 0.0
-    since: float | None = None
-
-    def runs(self, running: bool, now: float) -> None:
-        if self.since is not None and not running:
-            self.seconds += now - self.since
-            self.since = None
-        elif self.since is None and running:
-            self.since = now
-
-    def total(self, now: float) -> float:
-        return self.seconds + (0.0 if self.since is None else now - self.since)
-
-
-def _occurrence(slots: Int64s) -> Int64s:
-    """For each entry how many equal ones stand before it."""
-    order = np.argsort(slots, kind="stable")
-    ordered = slots[order]
-    begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    lengths = np.diff(np.concatenate((begins, [len(slots)])))
-    occurrence = np.empty(len(slots), np.int64)
-    occurrence[order] = np.arange(len(slots)) - np.repeat(begins, lengths)
-    return occurrence

@@ -492,3 +492,89 @@ def test_a_push_is_never_answered_but_its_faults_are_counted(made: list[Service]
     counters = info(s)["counters"]
     assert (counters["pushes_refused"], counters["push_gaps"]) == (1, 1)
     assert s.tables["t"].size == 2
+
+
+# --- tables as objects ------------------------------------------------------------------------------------------------
+
+
+def test_a_replaced_table_is_new_and_like_the_old_one_but_for_the_changes(made: list[Service]) -> None:
+    table = Table(
+        "t",
+        selectors.Prioritized(0.7),
+        selectors.MinHeap(),
+        max_size=5,
+        rate_limiter=rate_limiters.SampleToInsertRatio(2.0, 3, 4.0),
+        max_times_sampled=6,
+        signature={"x": TensorSpec((1,), np.uint8)},
+    )
+    made.append(s := service(table, table.replace(name="u", max_size=9, sampler=selectors.Fifo())))
+    ask(s, StreamWriter().insert([b"a"], [(0, 1)]))
+    other = s.tables["u"]
+    assert (other.name, other.size, other.max_size, other.max_times_sampled) == ("u", 0, 9, 6)
+    assert (other.sampler, other.remover) == (selectors.Fifo(), selectors.MinHeap())
+    assert other.limiter.describe() == {**table.limiter.describe(), "inserts": 0, "cursor": 0.0, "size": 0}
+    assert other.signature == table.signature
+
+
+def test_a_table_says_what_its_limiter_would_let_pass(made: list[Service]) -> None:
+    made.append(s := service(Table.queue("t", 2)))
+    table = s.tables["t"]
+    assert (table.can_insert(2), table.can_insert(3), table.can_sample(1)) == (True, False, False)
+    ask(s, StreamWriter().insert([b"a"], [(0, 1)]))
+    assert (table.can_insert(1), table.can_insert(2), table.can_sample(1)) == (True, False, True)
+    with pytest.raises(ValueError, match="at least 1"):
+        table.can_sample(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "a\nb"}, "control"),
+        ({"max_size": 0}, "max_size"),
+        ({"remover": "sampler"}, "two objects"),
+        ({"rate_limiter": "used"}, "belongs to"),
+    ],
+)
+def test_a_table_that_makes_no_sense_is_refused(change: dict[str, Any], said: str) -> None:
+    used = rate_limiters.MinSize(1)
+    used.attach("another")
+    sampler = selectors.Fifo()
+    objects = {"sampler": sampler, "used": used}
+    arguments: dict[str, Any] = {
+        "name": "t",
+        "sampler": sampler,
+        "remover": selectors.Fifo(),
+        "max_size": 1,
+        "rate_limiter": rate_limiters.MinSize(1),
+    }
+    arguments.update({key: objects.get(value, value) for key, value in change.items()})
+    with pytest.raises(ValueError, match=said):
+        Table(**arguments)
+
+
+def test_items_may_enter_at_the_largest_priority_there_is(made: list[Service]) -> None:
+    made.append(s := service(fifo(max_size=3)))
+    writer = StreamWriter()
+
+    def insert(count: int, priority: float, at_max: list[int]) -> None:
+        request = writer.insert([b"a"] * count, [(writer.next_chunk + i, 1) for i in range(count)], priority=priority)
+        assert request.items is not None
+        request.items.at_max = np.array(at_max, bool)
+        ask(s, request)
+
+    def priorities() -> list[float]:
+        live = s.tables["t"].items.in_order()
+        values: list[float] = s.tables["t"].items.priority[live].tolist()
+        return values
+
+    insert(1, 0.0, [1])
+    assert priorities() == [1.0]
+    insert(2, 7.0, [0, 1])
+    assert priorities() == [1.0, 7.0, 1.0]
+    insert(1, 0.0, [1])
+    assert priorities() == [7.0, 1.0, 7.0]
+    insert(1, 0.5, [0])
+    ask(s, Update(1, "t", np.array([4], np.uint64), np.array([2.0]), NO_KEYS))
+    insert(1, 0.0, [1])
+    assert priorities() == [2.0, 0.5, 2.0]
