@@ -13,7 +13,7 @@ import msgpack
 import numpy as np
 
 from replayd.blobs import check_name, is_uint
-from replayd.errors import BadMessage
+from replayd.errors import BadMessage, BadRequest
 from replayd.limits import DESCRIPTIONS, FRAMES, HEADER_BYTES, MESSAGE_BYTES
 from replayd.messages import Int64s
 
@@ -83,16 +83,17 @@ class Header:
         return blobs
 
     def settings(self, name: str) -> Fields:
-        """A map of settings: integers, floats, nil for unlimited, and lists of names."""
+        """A map of settings: integers, floats, nil for unlimited, and lists of names. Raises BadRequest for others."""
         changes = self._fields.get(name)
         if not isinstance(changes, dict):
             raise BadMessage(f"{name} must be a map of settings")
         for key, value in changes.items():
             kind = _SETTING_KINDS.get(key)
             if kind is None:
-                raise BadMessage(f"there is no setting {str(key)[:40]!r}; there are {', '.join(_SETTING_KINDS)}")
+                names = list(_SETTING_KINDS)
+                raise BadRequest(f"there is no setting {str(key)[:40]!r}; there are {', '.join(names)}", settings=names)
             if not kind(value):
-                raise BadMessage(f"setting {key} cannot be {str(value)[:80]}")
+                raise BadRequest(f"setting {key} cannot be {str(value)[:80]}")
         return changes
 
     def stream(self) -> bytes:
