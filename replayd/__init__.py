@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from replayd import rate_limiters, selectors
     from replayd.embedded import Server
     from replayd.table import Table
-    from replayd_client import Client, ReplaySample, SampleInfo, TensorSpec, TrajectoryWriter, Writer, errors
+    from replayd_client import Client, ReplaySample, SampleInfo, TensorSpec, TrajectoryWriter, Writer
 
 _HOMES = {
     "Server": "replayd.embedded",
@@ -26,11 +26,7 @@ _HOMES = {
     "TrajectoryWriter": "replayd_client",
     "Writer": "replayd_client",
 }
-_MODULES = {
-    "selectors": "replayd.selectors",
-    "rate_limiters": "replayd.rate_limiters",
-    "errors": "replayd_client.errors",
-}
+_MODULES = {"selectors": "replayd.selectors", "rate_limiters": "replayd.rate_limiters"}
 
 __all__ = [
     "Client",
@@ -41,7 +37,6 @@ __all__ = [
     "TensorSpec",
     "TrajectoryWriter",
     "Writer",
-    "errors",
     "rate_limiters",
     "selectors",
 ]

@@ -241,6 +241,8 @@ class _PushFaults:
 
 def _bound(context: zmq.Context[Any], kind: int, endpoint: str, options: Mapping[int, int]) -> zmq.Socket[Any]:
     socket: zmq.Socket[Any] = context.socket(kind)
+    if "[" in endpoint:
+        socket.setsockopt(zmq.IPV6, 1)
     for option, value in (*_COMMON_OPTIONS.items(), *options.items()):
         socket.setsockopt(option, value)
     try:

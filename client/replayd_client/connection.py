@@ -32,6 +32,8 @@ log = logging.getLogger("replayd_client")
 
 DEFAULT_TIMEOUT_MS = 60_000
 """Deadline of every call that is not given one: nothing waits for ever unless it was told to."""
+CONNECT_S = 1.0
+"""What a call gives a missing session at least, whatever its deadline: that says how long to wait for an answer."""
 LINGER_MS = 1000
 """How long a closed socket goes on sending: a process must be able to end."""
 HIGH_WATER_MESSAGES = 1000
@@ -150,7 +152,10 @@ class Connection:
             now = time.monotonic()
             if self._ready and sent_in != self.session and now >= send_at and self.send(encode(request_id)):
                 sent_in = self.session
-            until = math.inf if deadline is None else deadline + (grace_s if self._ready else 0.0)
+            if deadline is None:
+                until = math.inf
+            else:
+                until = deadline + grace_s if self._ready else max(deadline, started + CONNECT_S)
             if now >= until:
                 raise put_off or self._overdue(what, now - started)
             if now >= warn_at:

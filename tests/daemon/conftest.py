@@ -22,10 +22,10 @@ def start_daemon(tmp_path: Path) -> Iterator[StartDaemon]:
     numbers = itertools.count()
     with ExitStack() as running:
 
-        def start(*arguments: str) -> DaemonProcess:
+        def start(*arguments: str, file_decides: bool = False) -> DaemonProcess:
             directory = tmp_path / f"daemon-{next(numbers)}"
             directory.mkdir()
-            return running.enter_context(DaemonProcess(directory, *arguments))
+            return running.enter_context(DaemonProcess(directory, *arguments, file_decides=file_decides))
 
         yield start
 

@@ -58,16 +58,18 @@ class Ended:
 class DaemonProcess:
     """`replayd serve` on free ports of loopback. Use as a context manager: leaving it ends the process.
 
-    `directory` holds its endpoint file and its output; `arguments` are further arguments of `serve`.
+    `directory` holds its endpoint file and its output; `arguments` are further arguments of `serve`. With `file_decides`
+    the address is that of the configuration file.
     """
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(self, directory: Path, *arguments: str, file_decides: bool = False) -> None:
         self.endpoint_file = directory / "endpoint.json"
         self._stdout = directory / "stdout.txt"
         self._stderr = directory / "stderr.txt"
+        port = [] if file_decides else ["--port", "0"]
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [*REPLAYD, "serve", "--port", "0", "--endpoint-file", str(self.endpoint_file), *arguments],
+                [*REPLAYD, "serve", *port, "--endpoint-file", str(self.endpoint_file), *arguments],
                 env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,

@@ -1,4 +1,4 @@
-"""scripts/demo: real processes, bounded in time. That it learns within its time is for a quiet machine: see the README."""
+"""scripts/demo: real processes, bounded in time. Whether it learns is for a quiet machine to show."""
 
 from __future__ import annotations
 
