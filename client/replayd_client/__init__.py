@@ -2,27 +2,63 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from replayd_client import errors
-from replayd_client.client import Client, MutateResult
+from replayd_client.client import Client
+from replayd_client.dataset import Dataset
 from replayd_client.history import TrajectoryColumn
+from replayd_client.inspection import Peeked, PeekedItem, PeekInfo, SetResult, Why
 from replayd_client.item_handle import ItemHandle
 from replayd_client.sampling import ReplaySample, SampleBatch, SampleInfo
 from replayd_client.server_info import TableInfo
 from replayd_client.specs import TensorSpec
 from replayd_client.trajectory_writer import TrajectoryWriter
+from replayd_client.updates import MutateResult
 from replayd_client.writer import Writer
+
+if TYPE_CHECKING:
+    from replayd_client.pattern_dataset import PatternDataset
+    from replayd_client.timestep_dataset import TimestepDataset
+    from replayd_client.trajectory_dataset import TrajectoryDataset
+
+# Loaded when they are first used; `torch` imports PyTorch.
+_HOMES = {
+    "PatternDataset": "replayd_client.pattern_dataset",
+    "TimestepDataset": "replayd_client.timestep_dataset",
+    "TrajectoryDataset": "replayd_client.trajectory_dataset",
+}
+_MODULES = {"torch": "replayd_client.torch"}
 
 __all__ = [
     "Client",
+    "Dataset",
     "ItemHandle",
     "MutateResult",
+    "PatternDataset",
+    "PeekInfo",
+    "Peeked",
+    "PeekedItem",
     "ReplaySample",
     "SampleBatch",
     "SampleInfo",
+    "SetResult",
     "TableInfo",
     "TensorSpec",
+    "TimestepDataset",
     "TrajectoryColumn",
+    "TrajectoryDataset",
     "TrajectoryWriter",
+    "Why",
     "Writer",
     "errors",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return import_module(_MODULES[name])
+    raise AttributeError(f"module 'replayd_client' has no attribute {name!r}")

@@ -7,17 +7,19 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client import inspection
 from replayd_client.bulk import BatchSenders, Rows, priorities_of, rows_of_batch, rows_of_step
 from replayd_client.chunk_log import MESSAGE_ITEMS, ChunkLog
 from replayd_client.connection import DEFAULT_TIMEOUT_MS, Encoder
 from replayd_client.dataset import Dataset, plan_of
 from replayd_client.errors import DataError
-from replayd_client.messages import InfoReply, Reply, ResetReply, UpdateReply
+from replayd_client.inspection import Peeked, SetResult, Why
+from replayd_client.messages import InfoReply, Reply, ResetReply
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.prefetcher import Plan
@@ -28,7 +30,8 @@ from replayd_client.signatures import TableDirectory
 from replayd_client.structured import Config
 from replayd_client.structured_writer import StructuredWriter, checked_configs
 from replayd_client.trajectory_writer import TrajectoryWriter
-from replayd_client.wire import encode_info, encode_reset, encode_update
+from replayd_client.updates import MutateResult, keys_of, mutate
+from replayd_client.wire import encode_info, encode_reset
 from replayd_client.writer import Writer
 from replayd_client.writer_core import CLOSE_TIMEOUT_MS, WriterCore
 
@@ -37,17 +40,6 @@ if TYPE_CHECKING:
     from replayd_client.ragged import Ragged
 
 T = TypeVar("T")
-
-UPDATE_KEYS = 65_536
-"""Keys of one update request; more go in several."""
-
-
-class MutateResult(NamedTuple):
-    """What became of an update: counts, and the keys that were not in the table (u64[])."""
-
-    updated: int
-    deleted: int
-    missing: NDArray[np.uint64]
 
 
 class Client:
@@ -232,28 +224,65 @@ class Client:
 
         Up to 65536 keys are one step, all or nothing; more go in several. Raises PriorityError, UnknownTableError.
         """
-        keys, priorities = _updates(updates)
-        doomed = _keys(() if deletes is None else deletes)
-        updated = deleted = 0
-        missing: list[NDArray[np.uint64]] = []
-        deadline = deadline_after(timeout_ms)
-        for start in range(0, max(len(keys) + len(doomed), 1), UPDATE_KEYS):
-            # Deletes come first: of both in one row, those of this request.
-            delete_part = doomed[start : start + UPDATE_KEYS]
-            low, high = (max(at - len(doomed), 0) for at in (start, start + UPDATE_KEYS))
-            parts = (keys[low:high], priorities[low:high], delete_part)
-            reply = self._call("update", _encode_update(table, *parts), deadline)
-            assert isinstance(reply, UpdateReply), "update is answered by update"
-            updated += reply.updated
-            deleted += reply.deleted
-            missing.append(reply.missing)
-        return MutateResult(updated, deleted, np.concatenate(missing))
+        return mutate(self._pool, table, updates, deletes, deadline_after(timeout_ms))
 
     def reset(self, table: str, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> int:
         """Remove all items of a table and set its counters to 0; return how many items there were."""
         reply = self._call("reset", lambda request_id: encode_reset(request_id, table), deadline_after(timeout_ms))
         assert isinstance(reply, ResetReply), "reset is answered by reset"
         return reply.removed
+
+    def why(self, table: str, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> Why:
+        """Who waits at a table for what, since when, and a verdict; `print` it. Raises UnknownTableError."""
+        return inspection.why(self._pool, table, deadline_after(timeout_ms))
+
+    def peek(
+        self,
+        table: str,
+        *,
+        keys: Any = None,
+        newest: int | None = None,
+        oldest: int | None = None,
+        highest: int | None = None,
+        lowest: int | None = None,
+        timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
+    ) -> Peeked:
+        """Look at items without drawing them: no count and no limiter changes, and nothing waits.
+
+        Exactly one of: `keys` [n], or a number (up to 1024) of the newest, the oldest, or those of highest or lowest
+        priority, fewer if they are too large for one reply (64 MiB). Raises DataError for other arguments or data that
+        cannot be decoded, UnknownTableError, LimitExceededError.
+        """
+        asked = {"newest": newest, "oldest": oldest, "highest": highest, "lowest": lowest}
+        orders = {order: n for order, n in asked.items() if n is not None}
+        if len(orders) + (keys is not None) != 1:
+            raise DataError(f"peek takes exactly one of keys, {', '.join(asked)}")
+        deadline = deadline_after(timeout_ms)
+        if keys is not None:
+            return inspection.peek_keys(self._pool, table, keys_of(keys), deadline)
+        ((order, n),) = orders.items()
+        _check_at_least_one(order, n)
+        return inspection.peek_first(self._pool, table, order, int(n), deadline)
+
+    def set(self, table: str, *, timeout_ms: float | None = DEFAULT_TIMEOUT_MS, **settings: Any) -> SetResult:
+        """Change settings of a live table, all or none; return the settings before and after.
+
+        `max_size`, `max_times_sampled`, `samples_per_insert`, `min_size_to_sample`, `min_diff` and `max_diff` (None is
+        unlimited), `priority_exponent`, `paused` (sides): see protocol.md §6.9. Without settings it only tells them.
+        Raises DataError for a setting that the table does not have or a value that makes no sense, UnknownTableError.
+        """
+        return inspection.change(self._pool, table, settings, deadline_after(timeout_ms))
+
+    def pause(self, table: str, *sides: str, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> SetResult:
+        """Hold back inserts ("insert"), samples ("sample") or both (no side named), whatever the limiter says.
+
+        A side that is paused already stays so. Requests wait until `resume`, samples at most until their deadlines.
+        """
+        return inspection.pause(self._pool, table, sides, deadline_after(timeout_ms))
+
+    def resume(self, table: str, *sides: str, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> SetResult:
+        """Let the sides (none named: both) go on after `pause`."""
+        return inspection.resume(self._pool, table, sides, deadline_after(timeout_ms))
 
     def server_info(self, timeout: float | None = DEFAULT_TIMEOUT_MS / 1000) -> dict[str, TableInfo]:
         """State of all tables by name. `timeout` is in seconds, None for ever."""
@@ -373,31 +402,6 @@ def _endpoint(address: str) -> str:
 def _check_at_least_one(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise DataError(f"{name} must be an integer of at least 1, got {value!r}")
-
-
-def _updates(updates: Mapping[int, float] | tuple[Any, Any] | None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-    if updates is None:
-        return _keys(()), np.zeros(0, np.float64)
-    if isinstance(updates, Mapping):
-        keys, values = _keys(list(updates)), list(updates.values())
-    elif isinstance(updates, tuple) and len(updates) == 2:
-        keys, values = _keys(updates[0]), updates[1]
-    else:
-        raise DataError("updates must be a dict of priorities by key, or a tuple (keys, priorities)")
-    return keys, priorities_of({"updates": np.asarray(values)}, len(keys))["updates"]
-
-
-def _keys(keys: Any) -> NDArray[np.uint64]:
-    array = np.asarray(keys)
-    if array.size == 0:
-        return np.zeros(0, np.uint64)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or (array.dtype.kind == "i" and array.min() < 0):
-        raise DataError(f"keys must be unsigned integers in one dimension, got {array.dtype.name}{list(array.shape)}")
-    return array.astype(np.uint64)
-
-
-def _encode_update(table: str, keys: Any, priorities: Any, deletes: Any) -> Encoder:
-    return lambda request_id: encode_update(request_id, table, keys, priorities, deletes)
 
 
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()

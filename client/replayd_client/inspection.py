@@ -1,0 +1,237 @@
+"""A live table from the outside: who waits there and why, items looked at without drawing them, settings changed.
+
+Owns what these calls return, and their text for people. Nothing here inserts, draws or waits for a limiter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd_client.connection import Encoder
+from replayd_client.errors import BadRequestError, DataError, ProtocolError
+from replayd_client.messages import PeekReply, Reply, SetReply, WaitingSide, WhyReply
+from replayd_client.pool import ConnectionPool
+from replayd_client.structure import Structure
+from replayd_client.wire import encode_peek, encode_set, encode_why
+
+SIDES = ("insert", "sample")
+PEEK_KEYS = 1024
+"""Keys of one peek; more go in several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Who waits at a table for what, and whether that can end by itself. `str()` tells it to people."""
+
+    table: str
+    verdict: str
+    """`flowing`, `samples_wait`, `inserts_wait`, `deadlock` or `paused`."""
+    advice: str
+    waiting: tuple[WaitingSide, ...]
+    """The sides on which somebody waits."""
+    paused: tuple[str, ...]
+    """The sides that an operator holds back."""
+    size: int
+    max_size: int
+    limiter: Mapping[str, Any]
+    """The limiter's settings, counters and cursor; what is unlimited is absent."""
+
+    def __str__(self) -> str:
+        lines = [f"table {self.table!r}: {self.verdict.replace('_', ' ')}; {self.advice}"]
+        lines += [f"  {_side_text(side)}" for side in self.waiting]
+        if self.paused:
+            lines.append(f"  paused: {', '.join(self.paused)}")
+        lines.append(f"  {self.size} of at most {self.max_size} items; {_limiter_text(self.limiter)}")
+        return "\n".join(lines)
+
+
+class PeekInfo(NamedTuple):
+    """What the server says of an item that was looked at."""
+
+    key: int
+    priority: float
+    times_sampled: int
+    """Draws of the item so far; this look is none."""
+    age_s: float
+    """Seconds since it entered the table."""
+
+
+class PeekedItem(NamedTuple):
+    info: PeekInfo
+    data: Any
+    """The trajectory: a nest of arrays [T, …], or […] where a column is squeezed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Peeked(Sequence[PeekedItem]):
+    """The items that were found, in the order asked for."""
+
+    items: tuple[PeekedItem, ...]
+    missing: NDArray[np.uint64]
+    """Keys asked for that are not in the table."""
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @overload
+    def __getitem__(self, index: int) -> PeekedItem: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[PeekedItem, ...]: ...
+    def __getitem__(self, index: int | slice) -> PeekedItem | tuple[PeekedItem, ...]:
+        return self.items[index]
+
+
+class SetResult(NamedTuple):
+    """Every setting of the table before and after; None is unlimited."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+def why(pool: ConnectionPool, table: str, deadline: float | None) -> Why:
+    reply = _call(pool, "why", lambda request_id: encode_why(request_id, table), deadline)
+    assert isinstance(reply, WhyReply), "why is answered by why"
+    return Why(
+        reply.table,
+        reply.verdict,
+        reply.advice,
+        reply.waiting,
+        reply.paused,
+        reply.size,
+        reply.max_size,
+        reply.limiter,
+    )
+
+
+def peek_keys(pool: ConnectionPool, table: str, keys: NDArray[np.uint64], deadline: float | None) -> Peeked:
+    """The items of these keys, each once however often it is named."""
+    todo = keys[np.sort(np.unique(keys, return_index=True)[1])]
+    items: list[PeekedItem] = []
+    missing = [keys[:0]]
+    while len(todo):
+        part = todo[:PEEK_KEYS]
+        reply = _peek(pool, table, "oldest", 1, part, deadline)
+        items += _items(reply)
+        missing.append(reply.missing)
+        # What does not fit into one reply is left out, and asked for again.
+        unanswered = part[~np.isin(part, np.concatenate((reply.keys, reply.missing)))]
+        if len(unanswered) == len(part):
+            raise ProtocolError("a peek was answered with none of its keys")
+        todo = np.concatenate((unanswered, todo[PEEK_KEYS:]))
+    return Peeked(tuple(items), np.concatenate(missing))
+
+
+def peek_first(pool: ConnectionPool, table: str, order: str, n: int, deadline: float | None) -> Peeked:
+    """The first n items in an order: oldest, newest, highest or lowest."""
+    reply = _peek(pool, table, order, n, np.zeros(0, np.uint64), deadline)
+    return Peeked(tuple(_items(reply)), reply.missing)
+
+
+def change(pool: ConnectionPool, table: str, settings: Mapping[str, Any], deadline: float | None) -> SetResult:
+    """Change settings, all or none. Raises DataError for one that there is not or a value that makes no sense."""
+    changes = {name: _plain(name, value) for name, value in settings.items()}
+    try:
+        reply = _call(pool, "set", lambda request_id: encode_set(request_id, table, changes), deadline)
+    except BadRequestError as error:
+        raise DataError(str(error), detail=error.detail) from None
+    assert isinstance(reply, SetReply), "set is answered by set"
+    return SetResult(reply.before, reply.after)
+
+
+def pause(pool: ConnectionPool, table: str, sides: Sequence[str], deadline: float | None) -> SetResult:
+    """Hold back these sides (none: both) besides those that are."""
+    paused = set(_checked_sides(sides or SIDES))
+    if len(paused) < len(SIDES):
+        paused |= set(change(pool, table, {}, deadline).before["paused"])
+    return change(pool, table, {"paused": sorted(paused)}, deadline)
+
+
+def resume(pool: ConnectionPool, table: str, sides: Sequence[str], deadline: float | None) -> SetResult:
+    """Let these sides (none: both) go on."""
+    resumed = set(_checked_sides(sides or SIDES))
+    paused: set[str] = set()
+    if len(resumed) < len(SIDES):
+        paused = set(change(pool, table, {}, deadline).before["paused"]) - resumed
+    return change(pool, table, {"paused": sorted(paused)}, deadline)
+
+
+def _call(pool: ConnectionPool, what: str, encode: Encoder, deadline: float | None) -> Reply:
+    with pool.connection() as connection:
+        return connection.call(what, encode, deadline)
+
+
+def _peek(
+    pool: ConnectionPool, table: str, order: str, n: int, keys: NDArray[np.uint64], deadline: float | None
+) -> PeekReply:
+    reply = _call(pool, "peek", lambda request_id: encode_peek(request_id, table, order, n, keys), deadline)
+    assert isinstance(reply, PeekReply), "peek is answered by peek"
+    return reply
+
+
+def _items(reply: PeekReply) -> Iterator[PeekedItem]:
+    # Imported here, so that importing the package stays light.
+    from replayd_client.batches import SampledBatch
+
+    m = len(reply.keys)
+    batch = SampledBatch(
+        keys=reply.keys,
+        priorities=reply.priorities,
+        # Nothing was drawn, so there is nothing to say of a draw.
+        probabilities=np.full(m, np.nan),
+        times_sampled=reply.times_sampled,
+        table_sizes=np.zeros(m, np.uint64),
+        chunk=reply.chunk,
+        chunks=reply.chunks,
+        offset=reply.offset,
+        length=reply.length,
+        templates=reply.templates,
+        template_of=reply.template_of,
+        rows=reply.rows,
+        schemas=reply.schemas,
+        schema_of=reply.schema_of,
+        blobs=reply.records,
+        body=reply.body,
+    )
+    words = (reply.keys, reply.priorities, reply.times_sampled, reply.ages_s)
+    infos = map(PeekInfo._make, zip(*(column.tolist() for column in words), strict=True))
+    for info, (paths, arrays) in zip(infos, batch, strict=True):
+        yield PeekedItem(info, Structure.from_paths(paths).rebuild(arrays))
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A setting's value as the wire has it."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if name == "paused":
+        return list(_checked_sides([value] if isinstance(value, str) else value))
+    if value is None or isinstance(value, float):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63:
+        return value
+    raise DataError(f"setting {name} is a number, or None where it may be unlimited, not {value!r}")
+
+
+def _checked_sides(sides: Any) -> Sequence[str]:
+    if not isinstance(sides, Sequence | set | frozenset) or not set(sides) <= set(SIDES):
+        raise DataError(f"sides are {' and '.join(map(repr, SIDES))}, not {sides!r}")
+    return [side for side in SIDES if side in sides]
+
+
+def _side_text(side: WaitingSide) -> str:
+    requests = _count(side.requests, f"{side.side} request")
+    of_whom = f"{_count(side.items, 'item')}, {_count(side.peers, 'peer')}"
+    return f"{requests} ({of_whom}), the oldest for {side.waited_s:.1f} s: {side.why}"
+
+
+def _limiter_text(limiter: Mapping[str, Any]) -> str:
+    words = ("cursor", "min_diff", "max_diff", "samples_per_insert", "min_size_to_sample")
+    return ", ".join(f"{word} {limiter[word]:g}" for word in words if word in limiter)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

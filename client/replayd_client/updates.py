@@ -1,0 +1,83 @@
+"""Priority updates: new priorities and deletions, in requests of a bounded number of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd_client.bulk import priorities_of
+from replayd_client.connection import Encoder
+from replayd_client.errors import DataError
+from replayd_client.messages import UpdateReply
+from replayd_client.pool import ConnectionPool
+from replayd_client.wire import encode_update
+
+UPDATE_KEYS = 65_536
+"""Keys of one update request; more go in several."""
+
+
+class MutateResult(NamedTuple):
+    """What became of an update: counts, and the keys that were not in the table (u64[])."""
+
+    updated: int
+    deleted: int
+    missing: NDArray[np.uint64]
+
+
+def mutate(
+    pool: ConnectionPool,
+    table: str,
+    updates: Mapping[int, float] | tuple[Any, Any] | None,
+    deletes: Sequence[int] | NDArray[Any] | None,
+    deadline: float | None,
+) -> MutateResult:
+    """Delete items, then set priorities. Raises DataError and PriorityError before anything is sent."""
+    keys, priorities = _updates(updates)
+    doomed = keys_of(() if deletes is None else deletes)
+    updated = deleted = 0
+    missing: list[NDArray[np.uint64]] = []
+    for start in range(0, max(len(keys) + len(doomed), 1), UPDATE_KEYS):
+        # Deletes come first: of both in one row, those of this request.
+        delete_part = doomed[start : start + UPDATE_KEYS]
+        low, high = (max(at - len(doomed), 0) for at in (start, start + UPDATE_KEYS))
+        with pool.connection() as connection:
+            reply = connection.call(
+                "update", _encode_update(table, keys[low:high], priorities[low:high], delete_part), deadline
+            )
+        assert isinstance(reply, UpdateReply), "update is answered by update"
+        updated += reply.updated
+        deleted += reply.deleted
+        missing.append(reply.missing)
+    return MutateResult(updated, deleted, np.concatenate(missing))
+
+
+def keys_of(keys: Any) -> NDArray[np.uint64]:
+    """Item keys as an array u64[n]. Raises DataError for anything that is no such keys."""
+    if isinstance(keys, list | tuple) and keys and all(type(key) is int or isinstance(key, np.integer) for key in keys):
+        # One by one, since numpy makes floats of numpy's unsigned integers beside Python's.
+        keys = [int(key) for key in keys]
+    array = np.asarray(keys)
+    if array.size == 0:
+        return np.zeros(0, np.uint64)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (array.dtype.kind == "i" and array.min() < 0):
+        raise DataError(f"keys must be unsigned integers in one dimension, got {array.dtype.name}{list(array.shape)}")
+    return array.astype(np.uint64)
+
+
+def _updates(updates: Mapping[int, float] | tuple[Any, Any] | None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+    if updates is None:
+        return keys_of(()), np.zeros(0, np.float64)
+    if isinstance(updates, Mapping):
+        keys, values = keys_of(list(updates)), list(updates.values())
+    elif isinstance(updates, tuple) and len(updates) == 2:
+        keys, values = keys_of(updates[0]), updates[1]
+    else:
+        raise DataError("updates must be a dict of priorities by key, or a tuple (keys, priorities)")
+    return keys, priorities_of({"updates": np.asarray(values)}, len(keys))["updates"]
+
+
+def _encode_update(table: str, keys: Any, priorities: Any, deletes: Any) -> Encoder:
+    return lambda request_id: encode_update(request_id, table, keys, priorities, deletes)
