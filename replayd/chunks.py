@@ -17,7 +17,7 @@ import numpy as np
 from replayd.columns import Schema
 from replayd.interned import Interned
 from replayd.messages import ChunkBatch, Int64s, Payload
-from replayd.slots import Slots, grown
+from replayd.slots import Slots, count, distinct, grown
 
 NO_SLOT = -1
 
@@ -73,31 +73,31 @@ class ChunkStore:
         self.chunks_added += n
         return slots
 
-    def windows(self, first: Int64s, count: Int64s) -> Int64s:
-        """All slots of the windows that begin at `first` and span `count` chunks, window after window."""
-        longest = int(count.max(initial=1))
+    def windows(self, first: Int64s, counts: Int64s) -> Int64s:
+        """All slots of the windows that begin at `first` and span `counts` chunks, window after window."""
+        longest = int(counts.max(initial=1))
         if longest == 1:
             return first
-        starts = np.cumsum(count) - count
-        slots = np.empty(int(count.sum()), np.int64)
+        starts = np.cumsum(counts) - counts
+        slots = np.empty(int(counts.sum()), np.int64)
         here = first
         for i in range(longest):
             slots[starts + i] = here
             if i + 1 < longest:
-                more = count > i + 1
-                starts, count, here = starts[more], count[more], self.next[here[more]]
+                more = counts > i + 1
+                starts, counts, here = starts[more], counts[more], self.next[here[more]]
         return slots
 
     def hold(self, slots: Int64s) -> None:
         """One reference more for each entry."""
-        np.add.at(self.refs, slots, 1)
+        count(self.refs, slots, 1)
 
     def release(self, slots: Int64s) -> None:
         """One reference fewer for each entry; chunks left without a holder are freed."""
-        np.subtract.at(self.refs, slots, 1)
+        count(self.refs, slots, -1)
         unheld = slots[(self.refs[slots] == 0) & ~self.leased[slots]]
         if len(unheld):
-            self._free(np.unique(unheld))
+            self._free(distinct(unheld))
 
     def unlease(self, slots: Int64s) -> None:
         """The stream lets go of these; each entry is distinct."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from replayd.chunks import ChunkStore
 from replayd.messages import Int64s
+from replayd.slots import count, distinct
 
 
 class Showing:
@@ -33,15 +34,15 @@ class Showing:
             larger[: len(self._refs)] = self._refs
             self._refs = larger
         new = slots[self._refs[slots] == 0]
-        np.add.at(self._refs, slots, 1)
+        count(self._refs, slots, 1)
         if len(new):
-            self._enter(np.unique(new))
+            self._enter(distinct(new))
 
     def remove(self, slots: Int64s) -> None:
-        np.subtract.at(self._refs, slots, 1)
+        count(self._refs, slots, -1)
         gone = slots[self._refs[slots] == 0]
         if len(gone):
-            self._leave(np.unique(gone))
+            self._leave(distinct(gone))
 
     def clear(self) -> None:
         self.ended_episodes = 0
@@ -60,13 +61,13 @@ class Showing:
 
     def _enter(self, slots: Int64s) -> None:
         self.nbytes += int(self._chunks.nbytes[slots].sum())
-        for key, count in self._by_episode(slots):
-            self._episodes[key] = self._episodes.get(key, 0) + count
+        for key, chunks in self._by_episode(slots):
+            self._episodes[key] = self._episodes.get(key, 0) + chunks
 
     def _leave(self, slots: Int64s) -> None:
         self.nbytes -= int(self._chunks.nbytes[slots].sum())
-        for key, count in self._by_episode(slots):
-            self._episodes[key] -= count
+        for key, chunks in self._by_episode(slots):
+            self._episodes[key] -= chunks
             if self._episodes[key] == 0:
                 del self._episodes[key]
                 self.ended_episodes += 1

