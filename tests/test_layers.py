@@ -46,6 +46,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "codec": ("blobs", "header", "insert_reader", "wire"),
     "shell": ("config", "config_model", "server", "embedded", "notify", "cli", "__main__"),
+    "compat": ("compat",),
     "face": ("__init__",),
 }
 
@@ -60,7 +61,7 @@ UNSAFE_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "runpy",
 UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
 
 # Modules that a person or the interpreter starts, so that nothing need import them.
-ENTRIES = {"replayd", "replayd.__main__", "replayd.cli", "replayd_client"}
+ENTRIES = {"replayd", "replayd.__main__", "replayd.cli", "replayd.compat", "replayd_client"}
 
 
 @cache

@@ -1,0 +1,281 @@
+"""The writer of cells beneath all writers of this package: the part that the incumbent has in C++.
+
+It takes flat steps, a value or None for each column, gives a reference for each value, and makes items of references.
+Its methods are named as the binding's, since programs put their own in its place. Knows nests only by their paths.
+"""
+
+# ruff: noqa: N802
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd.compat.reverb._directory import Directory, TableFacts
+from replayd.compat.reverb._nests import Path
+from replayd.compat.reverb._signatures import ShownColumn, check_steps, check_trajectory
+from replayd.compat.reverb._trajectories import JOIN_MARK, STRING_MARK, WirePath, rebuilt
+from replayd.compat.reverb._values import (
+    STRING,
+    as_array,
+    decode_strings,
+    encode_strings,
+    shape_text,
+    tf_name,
+    width_for,
+)
+from replayd.compat.reverb.errors import translated
+from replayd_client import ItemHandle
+from replayd_client import TrajectoryColumn as ReplaydColumn
+from replayd_client import TrajectoryWriter as ReplaydWriter
+from replayd_client.errors import ReplaydError
+from replayd_client.history import CellReference
+
+CLOSE_TIMEOUT_MS = 1000
+"""How long `Close` waits for what was created to be acknowledged. Items that a limiter holds back enter later."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeakCellRef:
+    """One value that was appended: of a column, from one step. It expires when its writer no longer keeps the step."""
+
+    cell: CellReference
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def expired(self) -> bool:
+        return self.cell.row < self.cell.log.oldest_row
+
+    def numpy(self) -> Any:
+        """A copy of the value. Raises RuntimeError if it has expired."""
+        if self.expired:
+            raise RuntimeError("Cannot access data from an expired reference.")
+        stored = ReplaydColumn([self.cell], squeeze=True).numpy()
+        return decode_strings(stored) if self.dtype == STRING else stored
+
+
+@dataclass(slots=True)
+class _Column:
+    """What the first value of a column settled, and where its values are stored: by width if they are strings."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    stored_in: dict[int, int]
+    """Number of the stored column by the width of strings; by 0 for other values."""
+
+
+class CellWriter:
+    """Writes cells and items of them; one for each writer of a user."""
+
+    def __init__(
+        self,
+        writer: ReplaydWriter,
+        directory: Directory,
+        num_keep_alive_refs: int,
+        validate_items: bool,
+        most_open: int | None,
+    ) -> None:
+        self.max_num_keep_alive_refs = num_keep_alive_refs
+        """Steps that are kept of the column that keeps most."""
+        self._writer = writer
+        self._directory = directory
+        self._validate_items = validate_items
+        self._most_open = most_open
+        """Items that may be created and not confirmed; beyond them `CreateItem` waits."""
+        self._open: deque[ItemHandle] = deque()
+        self._columns: dict[int, _Column] = {}
+        self._stored = 0
+        self._chunk_length: dict[int, int] = {}
+        self._cells_in_chunk: dict[int, int] = {}
+
+    @property
+    def episode_steps(self) -> int:
+        return self._writer.episode_steps
+
+    def Append(self, data: Sequence[Any]) -> list[WeakCellRef | None]:
+        """A step, or the last part of the open one: a value or None for each column. Raises ValueError, TypeError."""
+        return self._append(data, partial_step=False)
+
+    def AppendPartial(self, data: Sequence[Any]) -> list[WeakCellRef | None]:
+        """As `Append`; the step stays open."""
+        return self._append(data, partial_step=True)
+
+    def CreateItem(
+        self,
+        table: str,
+        priority: float,
+        columns: Sequence[Sequence[WeakCellRef]],
+        squeezed: Sequence[bool],
+        paths: Sequence[WirePath] | None = None,
+        names: Sequence[Path] | None = None,
+        whole_steps: bool = False,
+    ) -> None:
+        """An item of columns of cells.
+
+        `paths` are those that replayd is told, `names` those of errors. `whole_steps` compares with signatures as the
+        legacy writer does. Raises ValueError.
+        """
+        outputs = paths or [(number,) for number in range(len(columns))]
+        shown = [
+            _shown(name, refs, is_squeezed)
+            for name, refs, is_squeezed in zip(names or outputs, columns, squeezed, strict=True)
+        ]
+        facts = self._facts(table)
+        if self._validate_items and facts is not None and facts.signature is not None:
+            (check_steps if whole_steps else check_trajectory)(table, facts.signature, shown)
+        value = np.float64(priority)
+        stored = facts.stored(value) if facts is not None else value
+        parts: list[tuple[WirePath, ReplaydColumn]] = []
+        for path, refs, is_squeezed in zip(outputs, columns, squeezed, strict=True):
+            parts += _parts(path, refs, is_squeezed)
+        nest = rebuilt([path for path, _ in parts], [column for _, column in parts])
+        with translated():
+            handle = self._writer.create_item(table, float(stored), nest)
+            if self._most_open is not None:
+                self._open.append(handle)
+                while self._open and self._open[0].done:
+                    self._open.popleft()
+                if len(self._open) > self._most_open:
+                    self._writer.flush(self._most_open, timeout_ms=None)
+
+    def Flush(self, block_until_num_items: int = 0, timeout_ms: float | None = None) -> None:
+        """Wait until so many items are left; raises DeadlineExceededError. No timeout: None, and 0 or less."""
+        timeout = timeout_ms if timeout_ms is not None and timeout_ms > 0 else None
+        with translated():
+            self._writer.flush(block_until_num_items, timeout_ms=timeout)
+        self._cells_in_chunk.clear()
+
+    def EndEpisode(self, clear_buffers: bool, timeout_ms: float | None = None) -> None:
+        """Flush and begin a new episode. No timeout: None, and below 0. On an error nothing changes."""
+        timeout = timeout_ms if timeout_ms is not None and timeout_ms >= 0 else None
+        with translated():
+            self._writer.end_episode(clear_buffers, timeout_ms=timeout)
+        self._cells_in_chunk.clear()
+
+    def ConfigureChunker(self, column: int, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
+        """What one column needs. Raises RuntimeError in the middle of a chunk of the length asked for before."""
+        if self._cells_in_chunk.get(column, 0):
+            raise RuntimeError(f"column {column} has values in its buffer and cannot be configured now")
+        self._chunk_length[column] = max_chunk_length or 1
+        self.max_num_keep_alive_refs = max(self.max_num_keep_alive_refs, num_keep_alive_refs)
+        with translated():
+            self._writer.configure(
+                (column,), num_keep_alive_refs=num_keep_alive_refs, max_chunk_length=max_chunk_length
+            )
+
+    def Close(self) -> None:
+        """Send what there is and end. What the server still refuses is in the log, as nobody is left to be told."""
+        with contextlib.suppress(ReplaydError):
+            self._writer.close(timeout_ms=CLOSE_TIMEOUT_MS)
+
+    def _append(self, data: Sequence[Any], *, partial_step: bool) -> list[WeakCellRef | None]:
+        arrays = [None if value is None else as_array(value) for value in data]
+        columns: list[_Column | None] = []
+        for number, array in enumerate(arrays):
+            columns.append(None if array is None else self._column(number, array))
+        stored = self._stored
+        places: list[int] = []
+        values: list[NDArray[Any]] = []
+        for column, array in zip(columns, arrays, strict=True):
+            if column is None or array is None:
+                continue
+            width = width_for(array) if column.dtype == STRING else 0
+            place = next((at for wide, at in column.stored_in.items() if wide >= width), None)
+            if place is None:
+                place, stored = stored, stored + 1
+            else:
+                width = next(wide for wide, at in column.stored_in.items() if at == place)
+            places.append(place)
+            values.append(encode_strings(array, width) if width else array)
+        row: list[Any] = [None] * stored
+        for place, value in zip(places, values, strict=True):
+            row[place] = value
+        with translated():
+            cells = self._writer.append(row, partial_step=partial_step)
+        # Nothing below fails.
+        self._stored = stored
+        refs: list[WeakCellRef | None] = []
+        rest = iter(zip(places, values, strict=True))
+        for number, column in enumerate(columns):
+            if column is None:
+                refs.append(None)
+                continue
+            place, value = next(rest)
+            column.stored_in.setdefault(value.shape[-1] if column.dtype == STRING else 0, place)
+            self._columns.setdefault(number, column)
+            if number in self._chunk_length:
+                self._cells_in_chunk[number] = (self._cells_in_chunk.get(number, 0) + 1) % self._chunk_length[number]
+            refs.append(WeakCellRef(cells[place], column.dtype, column.shape))
+        return refs
+
+    def _column(self, number: int, array: NDArray[Any]) -> _Column:
+        column = self._columns.get(number)
+        if column is None:
+            return _Column(array.dtype, array.shape, {})
+        if array.dtype != column.dtype:
+            raise ValueError(
+                f"Tensor of wrong dtype provided for column {number}. Got {tf_name(array.dtype)} but expected "
+                f"{tf_name(column.dtype)}."
+            )
+        if array.shape != column.shape:
+            raise ValueError(
+                f"Tensor of incompatible shape provided for column {number}. Got {shape_text(array.shape)} which is "
+                f"incompatible with {shape_text(column.shape)}."
+            )
+        return column
+
+    def _facts(self, table: str) -> TableFacts | None:
+        try:
+            return self._directory.table(table)
+        except RuntimeError as error:
+            if self._validate_items:
+                raise ValueError(f"Unable to create an item: {error}") from None
+            # Without validation the server says so, to the next call that waits.
+            return None
+
+
+def with_paths(error: ValueError, paths: Sequence[Path]) -> ValueError:
+    """The error with the path behind each number of a column."""
+
+    def named(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return f"{match[0]} (path={paths[number]})" if number < len(paths) else match[0]
+
+    return ValueError(re.sub(r"for column (\d+)", named, str(error)))
+
+
+def _shown(name: Path, refs: Sequence[WeakCellRef], is_squeezed: bool) -> ShownColumn:
+    if not refs:
+        raise ValueError(f"the column at {name} is empty; a trajectory shows at least one value in each column")
+    if is_squeezed and len(refs) != 1:
+        raise ValueError(f"the column at {name} has {len(refs)} values, of which only one could be squeezed")
+    first = refs[0]
+    for ref in refs:
+        if ref.expired:
+            raise ValueError(
+                f"the column at {name} refers to data that has expired; keep more with num_keep_alive_refs"
+            )
+        if ref.dtype != first.dtype or ref.shape != first.shape:
+            raise ValueError(
+                f"the column at {name} has values of several kinds: {tf_name(first.dtype)}{shape_text(first.shape)} "
+                f"and {tf_name(ref.dtype)}{shape_text(ref.shape)}"
+            )
+    return ShownColumn(name, first.dtype, first.shape if is_squeezed else (len(refs), *first.shape))
+
+
+def _parts(path: WirePath, refs: Sequence[WeakCellRef], is_squeezed: bool) -> list[tuple[WirePath, ReplaydColumn]]:
+    """The output columns of replayd, each with cells of one stored column, that together are this column."""
+    runs = [list(run) for _, run in groupby((ref.cell for ref in refs), key=lambda cell: cell.column)]
+    marks = (STRING_MARK,) if refs[0].dtype == STRING else ()
+    if len(runs) == 1:
+        return [((*path, *marks), ReplaydColumn(runs[0], squeeze=is_squeezed))]
+    return [((*path, JOIN_MARK, number, *marks), ReplaydColumn(run)) for number, run in enumerate(runs)]

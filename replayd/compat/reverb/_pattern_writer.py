@@ -1,0 +1,211 @@
+"""The structured writer, and the matcher beneath it that applies configs' patterns as steps come."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from replayd.compat.reverb._cells import CellWriter, with_paths
+from replayd.compat.reverb._conditions import ConditionMessage, as_number
+from replayd.compat.reverb._nests import Path, flatten_with_path
+from replayd.compat.reverb._patterns import Config
+from replayd.compat.reverb._trajectories import wire_paths
+
+_AT_ONCE_MS = 0.001
+"""A timeout of 0 for the cell writer, where 0 is none."""
+
+Columns = Sequence[Sequence[Any]]
+"""References to values, a sequence for each node of a pattern."""
+
+
+class PatternWriter:
+    """Appends steps; makes an item wherever the conditions of a config hold and its pattern is full.
+
+    Made by `Client.structured_writer`. Configs are looked at in order after each append, and once more in
+    `end_episode`; each makes at most one item a step. Leaves that no config shows are not stored. For one thread.
+    """
+
+    def __init__(self, cells: CellWriter, configs: Sequence[Config]) -> None:
+        self._cells = cells
+        self._matcher = PatternMatcher(cells, configs, self._create_item)
+
+    @property
+    def step_is_open(self) -> bool:
+        """Whether the newest step waits for more parts."""
+        return self._matcher.step_is_open
+
+    def append(self, data: Any, *, partial_step: bool = False) -> None:
+        """Add a step, or a part of one; leaves may be None. Then look at the configs.
+
+        Raises ValueError for another number of leaves than before, for a dtype or shape other than that of a leaf's
+        first value, and for a leaf that the open step has already; TypeError for what cannot be stored.
+        """
+        self._matcher.append(data, partial_step)
+
+    def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
+        """Send what there is and wait until at most so many items are not confirmed.
+
+        Raises ValueError for a negative number, DeadlineExceededError at the timeout (None: none; 0: at once).
+        """
+        if block_until_num_items < 0:
+            raise ValueError(f"block_until_num_items must be >= 0, got {block_until_num_items}")
+        self._cells.Flush(block_until_num_items, _AT_ONCE_MS if timeout_ms == 0 else timeout_ms)
+
+    def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
+        """Look at the configs for the last time, flush, and begin a new episode.
+
+        Patterns may show steps of both unless `clear_buffers`. Raises DeadlineExceededError at the timeout (None:
+        none); the episode goes on then.
+        """
+        self._matcher.finish_episode()
+        self._cells.EndEpisode(clear_buffers, timeout_ms)
+        self._matcher.begin_episode(clear_buffers)
+
+    def _create_item(self, config: Config, columns: Columns) -> None:
+        self._cells.CreateItem(
+            config.table,
+            _priority(config, columns),
+            columns,
+            config.squeezed,
+            wire_paths(config.pattern_structure),
+            [path for path, _ in flatten_with_path(config.pattern_structure)],
+        )
+
+
+class Cells(Protocol):
+    """Where values go: references come back. See `CellWriter`."""
+
+    def Append(self, data: Sequence[Any]) -> Sequence[Any]: ...  # noqa: N802
+
+    def AppendPartial(self, data: Sequence[Any]) -> Sequence[Any]: ...  # noqa: N802
+
+
+class PatternMatcher:
+    """Keeps references to the last values of each leaf; calls `make` for each config that applies."""
+
+    def __init__(self, cells: Cells, configs: Sequence[Config], make: Callable[[Config, Columns], None]) -> None:
+        self._cells = cells
+        self._make = make
+        self._applied = [_Applied(config) for config in configs]
+        reach = max(config.reach for config in configs)
+        used = sorted({node.flat_source_index for config in configs for node in config.flat})
+        self._buffers: dict[int, deque[Any]] = {number: deque(maxlen=reach) for number in used}
+        self._newest: list[Any] = []
+        """Values of the newest step by leaf."""
+        self._leaves: int | None = None
+        self._step_index = -1
+        self.step_is_open = False
+        self._cell_is_open = False
+
+    def append(self, data: Any, partial_step: bool) -> None:
+        pairs = flatten_with_path(data)
+        if self._leaves is not None and len(pairs) != self._leaves:
+            raise ValueError(f"Flattened data has an unexpected length, got {len(pairs)} but wanted {self._leaves}.")
+        if self.step_is_open:
+            for (path, value), there in zip(pairs, self._newest, strict=True):
+                if value is not None and there is not None:
+                    raise ValueError(f"Field {path} has already been set in the active step, got: {value}")
+        refs = self._store(pairs, partial_step)
+        # Nothing below fails before the step is in.
+        self._leaves = len(pairs)
+        values = [value for _, value in pairs]
+        if self.step_is_open:
+            values = [there if value is None else value for value, there in zip(values, self._newest, strict=True)]
+        else:
+            self._step_index += 1
+        for number, buffer in self._buffers.items():
+            ref = refs[number] if number < len(refs) else None
+            if not self.step_is_open:
+                buffer.append(ref)
+            elif ref is not None:
+                buffer[-1] = ref
+        self._newest = values
+        self.step_is_open = partial_step
+        self._apply(is_end_episode=False)
+
+    def finish_episode(self) -> None:
+        """Look at the configs as at the end of an episode."""
+        self._apply(is_end_episode=True)
+
+    def begin_episode(self, clear_buffers: bool) -> None:
+        self.step_is_open = self._cell_is_open = False
+        self._step_index = -1
+        for applied in self._applied:
+            applied.counted = applied.at = None
+        if clear_buffers:
+            for buffer in self._buffers.values():
+                buffer.clear()
+
+    def _store(self, pairs: Sequence[tuple[Path, Any]], partial_step: bool) -> Sequence[Any]:
+        """References to the values that a config shows."""
+        row = [value if number in self._buffers else None for number, (_, value) in enumerate(pairs)]
+        if not self._cell_is_open and all(value is None for value in row):
+            return []
+        try:
+            refs = self._cells.AppendPartial(row) if partial_step else self._cells.Append(row)
+        except ValueError as error:
+            raise with_paths(error, [path for path, _ in pairs]) from error
+        self._cell_is_open = partial_step
+        return refs
+
+    def _apply(self, *, is_end_episode: bool) -> None:
+        if self._step_index < 0 or all(not buffer or buffer[-1] is None for buffer in self._buffers.values()):
+            return
+        for applied in self._applied:
+            if applied.at == self._step_index:
+                continue
+            if applied.counted != self._step_index:
+                applied.counted = self._step_index
+                applied.steps_since += 1
+            config = applied.config
+            if not all(each.holds(self._number(each, applied, is_end_episode)) for each in config.conditions):
+                continue
+            columns = [self._picked(node) for node in config.flat]
+            if any(column is None for column in columns):
+                continue
+            self._make(config, [column for column in columns if column is not None])
+            applied.at = self._step_index
+            applied.steps_since = 0
+
+    def _number(self, condition: ConditionMessage, applied: _Applied, is_end_episode: bool) -> int | None:
+        if condition.kind == "step_index":
+            return self._step_index
+        if condition.kind == "steps_since_applied":
+            return applied.steps_since
+        if condition.kind == "is_end_episode":
+            return int(is_end_episode)
+        if condition.kind == "buffer_length":
+            return max(map(len, self._buffers.values()))
+        return as_number(self._newest[condition.column] if condition.column < len(self._newest) else None)
+
+    def _picked(self, node: Any) -> list[Any] | None:
+        """The references that a node shows, None if one of them is not there."""
+        buffer = self._buffers[node.flat_source_index]
+        if -node.places.start > len(buffer):
+            return None
+        refs = [buffer[place] for place in node.places]
+        return None if any(ref is None for ref in refs) else refs
+
+
+class _Applied:
+    """A config and when it was applied."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.at: int | None = None
+        """The step of this episode at which it was last applied."""
+        self.counted: int | None = None
+        self.steps_since = 0
+
+
+def _priority(config: Config, columns: Columns) -> float:
+    priority = config.priority
+    if priority.column is None:
+        return priority.constant
+    for node, refs in zip(config.flat, columns, strict=True):
+        if node.flat_source_index == priority.column:
+            return priority.of_errors(np.stack([ref.numpy() for ref in refs]))
+    return 0.0

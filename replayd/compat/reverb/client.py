@@ -1,0 +1,230 @@
+"""The client, with the incumbent's methods, defaults and waits: none of them ends without an answer unless told to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd.compat.reverb._cells import CellWriter
+from replayd.compat.reverb._directory import Directory
+from replayd.compat.reverb._nests import flatten, flatten_with_path, unflatten_as
+from replayd.compat.reverb._pattern_writer import PatternWriter
+from replayd.compat.reverb._patterns import Config, checked_configs, reach_of
+from replayd.compat.reverb._signatures import ShownColumn, check_steps
+from replayd.compat.reverb._trajectories import columns_of, step_nest
+from replayd.compat.reverb._writer import Writer
+from replayd.compat.reverb.errors import DeadlineExceededError, translated
+from replayd.compat.reverb.replay_sample import ReplaySample, SampleInfo
+from replayd.compat.reverb.reverb_types import TableInfo
+from replayd.compat.reverb.trajectory_writer import TrajectoryWriter
+from replayd_client import Client as ReplaydClient
+from replayd_client.sampling import draw
+
+__all__ = ["Client", "Writer"]
+
+MOST_AHEAD = 64
+"""Samples that `sample` asks for at once, at most."""
+
+
+class Client:
+    """A client of the server at `server_address`, "host:port". Safe for threads; pickles to its address."""
+
+    def __init__(self, server_address: str) -> None:
+        self._server_address = server_address
+        self._client = ReplaydClient(server_address)
+        self._directory = Directory(self._client)
+
+    @property
+    def server_address(self) -> str:
+        return self._server_address
+
+    def insert(self, data: Any, priorities: dict[str, float]) -> None:
+        """Insert one step as an item of each table, and return when it is there.
+
+        Raises ValueError without any table, for one that is unknown or whose signature the step does not fit, and for
+        a priority that it does not take; TypeError for a leaf that cannot be stored.
+        """
+        if not priorities:
+            raise ValueError("priorities must contain at least one item.")
+        nest, arrays = step_nest(data)
+        paths = [path for path, _ in flatten_with_path(data)]
+        shown = [ShownColumn(path, array.dtype, (1, *array.shape)) for path, array in zip(paths, arrays, strict=True)]
+        stored = {}
+        for table, priority in priorities.items():
+            try:
+                facts = self._directory.table(table)
+            except RuntimeError as error:
+                raise ValueError(f"Unable to create an item: {error}") from None
+            if facts.signature is not None:
+                check_steps(table, facts.signature, shown)
+            stored[table] = float(facts.stored(priority))
+        with translated():
+            self._client.insert(nest, stored, timeout_ms=None)
+
+    def writer(
+        self,
+        max_sequence_length: int,
+        delta_encoded: bool = False,
+        chunk_length: int | None = None,
+        max_in_flight_items: int | None = 25,
+    ) -> Writer:
+        """A writer of items over the last steps, at most `max_sequence_length` of them.
+
+        `chunk_length` (default: 10, or less if fewer steps are kept): steps that are compressed together.
+        `max_in_flight_items`: items sent and not confirmed; None for any number. `delta_encoded` changes nothing:
+        replayd finds out by itself how to compress a column. Raises ValueError.
+        """
+        if max_sequence_length < 1:
+            raise ValueError(f"max_sequence_length ({max_sequence_length}) must be a positive integer")
+        if chunk_length is None:
+            chunk_length = min(10, max_sequence_length)
+        if not 1 <= chunk_length <= max_sequence_length:
+            raise ValueError(
+                f"chunk_length ({chunk_length}) must be a positive integer le to max_sequence_length "
+                f"({max_sequence_length})"
+            )
+        if max_in_flight_items is not None and max_in_flight_items < 1:
+            raise ValueError(f"max_in_flight_items ({max_in_flight_items}) must be a positive integer")
+        most_open = None if max_in_flight_items is None else max_in_flight_items + chunk_length - 1
+        cells = self._cell_writer(
+            max_sequence_length, validate_items=True, chunk_length=chunk_length, most_open=most_open
+        )
+        return Writer(cells, max_sequence_length)
+
+    def trajectory_writer(self, num_keep_alive_refs: int, *, validate_items: bool = True) -> TrajectoryWriter:
+        """A writer of items that show any of the last `num_keep_alive_refs` steps.
+
+        With `validate_items` waits for a server, and items are compared with the tables' signatures. Raises ValueError.
+        """
+        if num_keep_alive_refs < 1:
+            raise ValueError(f"num_keep_alive_refs ({num_keep_alive_refs}) must be a positive integer")
+        if validate_items:
+            self._directory.tables()
+        return TrajectoryWriter(self._cell_writer(num_keep_alive_refs, validate_items=validate_items))
+
+    def structured_writer(self, configs: Sequence[Config]) -> PatternWriter:
+        """A writer that makes items by itself, as the configs say. Raises ValueError without any, and for a bad one."""
+        checked = checked_configs(configs)
+        return PatternWriter(self._cell_writer(reach_of(checked), validate_items=False), checked)
+
+    def sample(
+        self,
+        table: str,
+        num_samples: int = 1,
+        *,
+        emit_timesteps: bool = True,
+        unpack_as_table_signature: bool = False,
+    ) -> Iterator[Any]:
+        """Draw `num_samples` items, waiting for each as long as it takes.
+
+        With `emit_timesteps` yields for each item a list of ReplaySample, one a step, else one ReplaySample of its
+        whole columns. Data is a flat list, or with `unpack_as_table_signature` in the shape of the signature, if there
+        is one. The first item is drawn alone; whoever goes on is given ever more at once, up to MOST_AHEAD, but never
+        more than were taken. Raises ValueError for a number below 1, and where an item has no steps.
+        """
+        if num_samples < 1:
+            raise ValueError(f"num_samples ({num_samples}) must be a positive integer")
+        return self._sample(table, num_samples, emit_timesteps, unpack_as_table_signature)
+
+    def mutate_priorities(
+        self, table: str, updates: dict[int, float] | None = None, deletes: list[int] | None = None
+    ) -> None:
+        """Delete items, then set priorities; unknown keys are ignored. Raises ValueError for a bad priority."""
+        keys, priorities = list(updates or {}), list((updates or {}).values())
+        stored = self._directory.table(table).stored(priorities)
+        with translated():
+            self._client.mutate_priorities(
+                table, updates=(_keys(keys), stored), deletes=_keys(deletes or ()), timeout_ms=None
+            )
+
+    def reset(self, table: str) -> None:
+        """Remove all items of the table and set its counters to 0."""
+        with translated():
+            self._client.reset(table, timeout_ms=None)
+
+    def server_info(self, timeout: int | None = None) -> dict[str, TableInfo]:
+        """State of all tables by name. Raises DeadlineExceededError after `timeout` seconds (None or 0: never)."""
+        try:
+            with translated():
+                return self._directory.refresh(timeout or None)
+        except DeadlineExceededError as error:
+            raise DeadlineExceededError(
+                f"ServerInfo call did not complete within provided timeout of {timeout}s"
+            ) from error
+
+    def checkpoint(self) -> str:
+        """Not there yet: raises NotImplementedError, which is a RuntimeError."""
+        raise NotImplementedError("replayd does not write checkpoints on request yet")
+
+    def __reduce__(self) -> tuple[type[Client], tuple[str]]:
+        return type(self), (self._server_address,)
+
+    def __repr__(self) -> str:
+        return f"Client, server_address={self._server_address}"
+
+    def _cell_writer(
+        self,
+        keep: int,
+        *,
+        validate_items: bool,
+        chunk_length: int | Literal["auto"] = "auto",
+        most_open: int | None = None,
+    ) -> CellWriter:
+        writer = self._client.trajectory_writer(keep, chunk_length=chunk_length, validate_items=False, timeout_ms=None)
+        return CellWriter(writer, self._directory, keep, validate_items, most_open)
+
+    def _sample(self, table: str, count: int, emit_timesteps: bool, unpack: bool) -> Iterator[Any]:
+        structure = None
+        try:
+            facts = self._directory.table(table)
+        except RuntimeError as error:
+            if unpack:
+                raise ValueError(str(error)) from None
+            raise
+        if unpack:
+            structure = facts.signature
+        taken = 0
+        while taken < count:
+            # Half as many as were taken, so that who stops early has wasted little.
+            n = min(max(taken // 2, 1), count - taken, MOST_AHEAD)
+            with translated():
+                batch = draw(self._client._pool, table, n, 1, None)
+            info = batch.info
+            fields = (info.key, info.probability, info.table_size, facts.shown(info.priority), info.times_sampled)
+            rows = zip(*(field.tolist() for field in fields), strict=True)
+            for row, (paths, arrays) in zip(rows, batch, strict=True):
+                taken += 1
+                columns = columns_of(paths, arrays)
+                if emit_timesteps:
+                    yield _timesteps(SampleInfo(*row), columns, structure)
+                else:
+                    yield ReplaySample(SampleInfo(*row), _packed(columns, structure))
+
+
+def _timesteps(info: SampleInfo, columns: list[NDArray[Any]], structure: Any) -> list[ReplaySample]:
+    if any(column.ndim == 0 for column in columns):
+        raise TypeError("a column of this item is a scalar and has no steps: sample it with emit_timesteps=False")
+    lengths = {len(column) for column in columns}
+    if len(lengths) != 1:
+        raise ValueError(
+            f"Cannot emit timesteps: the columns of this item have {sorted(lengths)} rows; sample it with "
+            "emit_timesteps=False"
+        )
+    steps = ([column[step] for column in columns] for step in range(lengths.pop()))
+    return [ReplaySample(info, _packed(step, structure)) for step in steps]
+
+
+def _packed(leaves: list[Any], structure: Any) -> Any:
+    """The leaves in the shape of the signature, by position."""
+    if structure is None:
+        return leaves
+    if len(flatten(structure)) != len(leaves):
+        raise ValueError(f"an item of {len(leaves)} columns cannot be unpacked as a signature of another number")
+    return unflatten_as(structure, leaves)
+
+
+def _keys(keys: Sequence[Any]) -> NDArray[np.uint64]:
+    return np.array([int(key) for key in keys], np.uint64)

@@ -1,0 +1,41 @@
+"""The errors of the incumbent that are classes of their own, and the way to them from replayd's.
+
+Its other errors are Python's: ValueError for bad arguments, TypeError for values that cannot be stored, RuntimeError
+for what the server refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from replayd_client import errors as replayd_errors
+
+
+class ReverbError(Exception):
+    """Base of the errors below."""
+
+
+class DeadlineExceededError(ReverbError):
+    """A call with a timeout did not end in time; what it began goes on."""
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Within it replayd's errors arrive as the incumbent's users expect them, with replayd's text.
+
+    A deadline that passed and a server that was not there in time are DeadlineExceededError: without a timeout of the
+    caller's neither is raised at all. An unknown table is a RuntimeError here; where it is a bad argument, who checks
+    arguments says so before.
+    """
+    try:
+        yield
+    except (replayd_errors.DeadlineExceededError, replayd_errors.ConnectionLostError) as error:
+        raise DeadlineExceededError(str(error)) from error
+    except replayd_errors.UnknownTableError as error:
+        raise RuntimeError(str(error)) from error
+    except replayd_errors.ReplaydError as error:
+        # The others are a ValueError or a RuntimeError already; what is neither cannot be put right by the caller.
+        if isinstance(error, (ValueError, RuntimeError)):
+            raise
+        raise RuntimeError(str(error)) from error

@@ -1,0 +1,1 @@
+"""What the incumbent keeps apart by platform: the checkpointers."""

@@ -1,0 +1,115 @@
+"""What tables are and what they say of themselves: `TableInfo`, and the spec of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from replayd.compat.reverb._protos import KeyDistributionOptions, RateLimiterInfo, TableWorkerTime
+from replayd.compat.reverb._values import STRING, numpy_dtype, tf_name
+
+SpecNest = Any
+"""A nest of specs: TensorSpec, or anything that has a shape and a dtype."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TensorSpec:
+    """The spec of a tensor where TensorFlow is not: shape (None for any size, or for any shape at all) and dtype.
+
+    Equal to any spec of the same shape and dtype, TensorFlow's too; the name does not count.
+    """
+
+    shape: Any
+    dtype: Any = "float32"
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.shape
+        object.__setattr__(self, "shape", None if shape is None else shape_of(self))
+        object.__setattr__(self, "dtype", numpy_dtype(self.dtype))
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    def is_compatible_with(self, value: Any) -> bool:
+        """Whether an array, or anything of a spec, has this dtype and a shape that fits."""
+        return numpy_dtype(value.dtype) == self.dtype and shapes_fit(self.shape, shape_of(value))
+
+    def __eq__(self, other: object) -> bool:
+        if not hasattr(other, "shape") or not hasattr(other, "dtype"):
+            return NotImplemented
+        return bool(self.shape == shape_of(other) and self.dtype == numpy_dtype(other.dtype))
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype))
+
+    def __repr__(self) -> str:
+        name = "" if self.name is None else f", name={self.name!r}"
+        dtype = "string" if self.dtype == STRING else self.dtype.name
+        return f"TensorSpec(shape={self.shape}, dtype={dtype}{name})"
+
+
+def shape_of(spec: Any) -> tuple[int | None, ...] | None:
+    """The shape of a spec or an array, None in the place of a size that is not known; None for an unknown shape."""
+    shape = spec.shape
+    rank = getattr(shape, "rank", 0)
+    if shape is None or rank is None:
+        return None
+    return tuple(None if size is None else int(getattr(size, "value", size)) for size in shape)
+
+
+def shapes_fit(one: Any, other: Any) -> bool:
+    """Whether an array may have both shapes."""
+    if one is None or other is None:
+        return True
+    return len(one) == len(other) and all(a is None or b is None or a == b for a, b in zip(one, other, strict=True))
+
+
+def spec_text(spec: Any) -> str:
+    shape = shape_of(spec)
+    sizes = "unknown" if shape is None else f"[{','.join('?' if size is None else str(size) for size in shape)}]"
+    return f"{tf_name(numpy_dtype(spec.dtype))} {sizes}"
+
+
+class TableInfo(NamedTuple):
+    """State of a table, of its selectors and its limiter."""
+
+    name: str
+    sampler_options: KeyDistributionOptions
+    remover_options: KeyDistributionOptions
+    max_size: int
+    max_times_sampled: int
+    rate_limiter_info: RateLimiterInfo
+    signature: SpecNest | None
+    current_size: int
+    num_episodes: int
+    num_deleted_episodes: int
+    num_unique_samples: int
+    table_worker_time: TableWorkerTime
+
+    @classmethod
+    def of(cls, described: Mapping[str, Any], signature: SpecNest | None) -> TableInfo:
+        """From what replayd says of a table."""
+        return cls(
+            name=described["name"],
+            sampler_options=KeyDistributionOptions.of(described["sampler"]),
+            remover_options=KeyDistributionOptions.of(described["remover"]),
+            max_size=described["max_size"],
+            max_times_sampled=described["max_times_sampled"],
+            rate_limiter_info=RateLimiterInfo.of(described["limiter"]),
+            signature=signature,
+            current_size=described["size"],
+            num_episodes=described.get("episodes", 0),
+            num_deleted_episodes=described.get("ended_episodes", 0),
+            num_unique_samples=described["unique_samples"],
+            table_worker_time=_worker_time(described.get("blocked_s", {})),
+        )
+
+
+def _worker_time(blocked_s: Mapping[str, float]) -> TableWorkerTime:
+    return TableWorkerTime(
+        waiting_for_sampling_ms=int(blocked_s.get("insert", 0.0) * 1000),
+        waiting_for_inserts_ms=int(blocked_s.get("sample", 0.0) * 1000),
+    )

@@ -1,0 +1,248 @@
+"""Tables and the server: replayd's, inside the calling process, with the incumbent's arguments and questions."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from replayd import selectors
+from replayd.compat.reverb import pybind, rate_limiters
+from replayd.compat.reverb._directory import LOCAL, REGISTRY
+from replayd.compat.reverb._signatures import check_signature, packed
+from replayd.compat.reverb.platform.checkpointers_lib import CheckpointerBase
+from replayd.compat.reverb.reverb_types import TableInfo
+from replayd.embedded import Server as ReplaydServer
+from replayd.errors import BindError
+from replayd.reports import report_table
+from replayd.table import Table as ReplaydTable
+from replayd_client import Client as ReplaydClient
+
+if TYPE_CHECKING:
+    from replayd.compat.reverb.client import Client
+
+ALL_INTERFACES = "0.0.0.0"
+"""Where the incumbent listens: its actors are on other machines. There is no authentication, as there is none there."""
+_INT32_MAX = 2**31 - 1
+
+
+class TableExtensionBase:
+    """Extensions of the incumbent are C++; there are none here. A `Table` takes an empty sequence of them."""
+
+
+class Table:
+    """A table, live: `info` and the questions below show it as it is in the running server of this process.
+
+    Raises ValueError for an empty name, a max_size below 1, a signature whose leaves are no specs, and for a limiter
+    that belongs to another table.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sampler: pybind.SelectorType | selectors.Selector,
+        remover: pybind.SelectorType | selectors.Selector,
+        max_size: int,
+        rate_limiter: rate_limiters.RateLimiter,
+        max_times_sampled: int = 0,
+        extensions: Sequence[TableExtensionBase] = (),
+        signature: Any = None,
+    ) -> None:
+        if not name:
+            raise ValueError("name must be nonempty")
+        if max_size <= 0:
+            raise ValueError("max_size must be a positive integer")
+        for what, number in (("max_size", max_size), ("max_times_sampled", max_times_sampled)):
+            if not isinstance(number, (int, np.integer)) or abs(int(number)) > _INT32_MAX:
+                raise TypeError(f"{what} must be an integer of 32 bits, got {number!r}")
+        if len(extensions):
+            raise ValueError("extensions of tables are C++ and cannot be run here; replayd has hooks of its own")
+        if name == REGISTRY:
+            raise ValueError(f"{REGISTRY!r} is the name of a table that every server has")
+        self._signature = check_signature(signature)
+        self._max_times_sampled = int(max_times_sampled)
+        # Without the signature, which replayd would enforce: see `_directory`.
+        self._table = ReplaydTable(
+            name, _built(sampler), _built(remover), int(max_size), rate_limiter, max_times_sampled=max_times_sampled
+        )
+
+    @classmethod
+    def queue(
+        cls, name: str, max_size: int, extensions: Sequence[TableExtensionBase] = (), signature: Any = None
+    ) -> Table:
+        """First in, first out, each item once; inserts wait while it is full."""
+        fifo = pybind.FifoSelector()
+        return cls(name, fifo, fifo, max_size, rate_limiters.Queue(max_size), 1, extensions, signature)
+
+    @classmethod
+    def stack(
+        cls, name: str, max_size: int, extensions: Sequence[TableExtensionBase] = (), signature: Any = None
+    ) -> Table:
+        """Last in, first out, each item once; inserts wait while it is full."""
+        lifo = pybind.LifoSelector()
+        return cls(name, lifo, lifo, max_size, rate_limiters.Stack(max_size), 1, extensions, signature)
+
+    @property
+    def name(self) -> str:
+        return self._table.name
+
+    @property
+    def signature(self) -> Any:
+        return self._signature
+
+    @property
+    def internal_table(self) -> ReplaydTable:
+        """replayd's table, which belongs to one server."""
+        return self._table
+
+    @property
+    def info(self) -> TableInfo:
+        described = report_table(self._table, time.monotonic()) if self._is_served else self._unserved()
+        return TableInfo.of({**described, "max_times_sampled": self._max_times_sampled}, self._signature)
+
+    def can_sample(self, num_samples: int) -> bool:
+        """Whether the limiter would let so many samples pass now; knows nothing of max_times_sampled."""
+        return self._table.limiter.can_sample(num_samples)
+
+    def can_insert(self, num_inserts: int) -> bool:
+        """Whether the limiter would let so many inserts pass now; knows nothing of max_size."""
+        return self._table.limiter.can_insert(num_inserts)
+
+    def replace(
+        self,
+        name: str | None = None,
+        sampler: Any = None,
+        remover: Any = None,
+        max_size: int | None = None,
+        rate_limiter: rate_limiters.RateLimiter | None = None,
+        max_times_sampled: int | None = None,
+        extensions: Sequence[TableExtensionBase] | None = None,
+        signature: Any = None,
+    ) -> Table:
+        """A new, empty table with the settings of this one but those given."""
+        table = self._table
+        limiter = table.limiter
+        return Table(
+            name=self.name if name is None else name,
+            sampler=sampler or selectors.from_description(table.sampler.describe()),
+            remover=remover or selectors.from_description(table.remover.describe()),
+            max_size=table.max_size if max_size is None else max_size,
+            rate_limiter=rate_limiter
+            or rate_limiters.RateLimiter(
+                limiter.samples_per_insert, limiter.min_size_to_sample, limiter.min_diff, limiter.max_diff
+            ),
+            max_times_sampled=self._max_times_sampled if max_times_sampled is None else max_times_sampled,
+            extensions=() if extensions is None else extensions,
+            signature=self._signature if signature is None else signature,
+        )
+
+    def __repr__(self) -> str:
+        table = self._table
+        return (
+            f"Table(name={self.name!r}, sampler={table.sampler!r}, remover={table.remover!r}, "
+            f"max_size={table.max_size}, max_times_sampled={self._max_times_sampled}, rate_limiter={table.limiter!r}, "
+            f"signature={self._signature!r})"
+        )
+
+    @property
+    def _is_served(self) -> bool:
+        return hasattr(self._table, "items")
+
+    def _unserved(self) -> dict[str, Any]:
+        table = self._table
+        return {
+            "name": table.name,
+            "sampler": table.sampler.describe(),
+            "remover": table.remover.describe(),
+            "max_size": table.max_size,
+            "limiter": table.limiter.describe(),
+            "size": 0,
+            "unique_samples": 0,
+        }
+
+
+class Server:
+    """Serve tables from a thread of this process, on all interfaces, until `stop`, or until nobody refers to it.
+
+    `port` None picks a free one. Raises ValueError for no tables, for two of one name, for a table that another server
+    has, and for a port that cannot be bound: also one that is taken, where the incumbent would share it.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table] | None = None,
+        port: int | None = None,
+        checkpointer: CheckpointerBase | None = None,
+    ) -> None:
+        if not tables:
+            raise ValueError("At least one table must be provided")
+        names = [table.name for table in tables]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"Multiple items in tables have the same name: {', '.join(twice)}")
+        if port is not None and not 0 <= port <= 65_535:
+            raise ValueError(f"{port} is not a port")
+        if checkpointer is not None:
+            checkpointer.check_loadable()
+        self._tables = list(tables)
+        fifo = pybind.FifoSelector()
+        registry = ReplaydTable(REGISTRY, fifo.build(), fifo.build(), 1, rate_limiters.MinSize(1))
+        try:
+            self._server = ReplaydServer(
+                [*(table.internal_table for table in tables), registry], port, host=ALL_INTERFACES
+            )
+        except BindError as error:
+            raise ValueError(str(error)) from error
+        self._port = self._server.port
+        self._publish()
+        LOCAL[self._port] = self
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def signatures(self) -> Mapping[str, Any]:
+        """The signatures of the tables that have one, by table."""
+        return {table.name: table.signature for table in self._tables if table.signature is not None}
+
+    def stop(self) -> None:
+        """Stop serving; those who wait are told. May be called again."""
+        if LOCAL.get(self._port) is self:
+            del LOCAL[self._port]
+        self._server.stop()
+
+    def wait(self) -> None:
+        """Return when the server has been stopped; KeyboardInterrupt stops it and is raised again."""
+        self._server.wait()
+
+    def localhost_client(self) -> Client:
+        """A client of this server."""
+        from replayd.compat.reverb.client import Client
+
+        return Client(f"localhost:{self._port}")
+
+    def __del__(self) -> None:
+        # A constructor that failed leaves no server; one that ended by itself has told so already.
+        if hasattr(self, "_server"):
+            with contextlib.suppress(Exception):
+                self._server.stop()
+
+    def __repr__(self) -> str:
+        return f"Server(tables={self._tables}, port={self._port})"
+
+    def _publish(self) -> None:
+        """Put the signatures where clients in other processes find them."""
+        signatures = self.signatures
+        if signatures:
+            with ReplaydClient(f"localhost:{self._port}") as client:
+                client.insert(np.frombuffer(packed(signatures), np.uint8), {REGISTRY: 1.0})
+
+
+def _built(selector: Any) -> selectors.Selector:
+    """A selector for one table; those that are descriptions are used as often as one likes."""
+    made: selectors.Selector = selector.build() if hasattr(selector, "build") else selector
+    return made

@@ -1,0 +1,77 @@
+"""Structured writing: all its public words, and the signature that configs ask of their table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from replayd.compat.reverb._conditions import Condition
+from replayd.compat.reverb._nests import Path, flatten, map_structure_with_path
+from replayd.compat.reverb._pattern_writer import PatternWriter as StructuredWriter
+from replayd.compat.reverb._patterns import (
+    Config,
+    PatternNode,
+    ReferenceStep,
+    constant_priority_fn,
+    create_config,
+    create_reference_step,
+    pattern_from_transform,
+    td_error,
+    unpack_pattern,
+)
+from replayd.compat.reverb.reverb_types import TensorSpec, shape_of, shapes_fit
+
+__all__ = [
+    "Condition",
+    "Config",
+    "PatternNode",
+    "ReferenceStep",
+    "StructuredWriter",
+    "constant_priority_fn",
+    "create_config",
+    "create_reference_step",
+    "infer_signature",
+    "pattern_from_transform",
+    "td_error",
+    "unpack_pattern",
+]
+
+
+def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:
+    """The signature of the table that all these configs write into, for steps of this spec.
+
+    A slice of n places with step s has ceil(n / s) values; where the configs differ in that, the axis is None. Raises
+    ValueError for no configs, and for configs of several tables, structures, dtypes or other shapes.
+    """
+    if not configs:
+        raise ValueError("At least one config must be provided.")
+    first = configs[0]
+    if any(config.pattern_structure != first.pattern_structure for config in configs):
+        raise ValueError("All configs must have exactly the same pattern_structure.")
+    if any(config.table != first.table for config in configs):
+        tables = ", ".join(sorted({config.table for config in configs}))
+        raise ValueError(f"All configs must target the same table but provided configs included {tables}.")
+    specs = flatten(step_spec)
+    return map_structure_with_path(
+        lambda path, number: _merged(path, [config.flat[number] for config in configs], specs),
+        first.pattern_structure,
+    )
+
+
+def _merged(path: Path, nodes: Sequence[PatternNode], specs: Sequence[Any]) -> TensorSpec:
+    dtypes = [specs[node.flat_source_index].dtype for node in nodes]
+    if any(dtype != dtypes[0] for dtype in dtypes):
+        raise ValueError(f"Configs produce trajectories with multiple dtypes at {path}. Got {dtypes}")
+    shapes: list[Any] = []
+    for node in nodes:
+        shape = shape_of(specs[node.flat_source_index])
+        if shape is not None and node.start is not None:
+            shape = (len(node.places), *shape)
+        shapes.append(shape)
+    shape = shapes[0]
+    if any(other != shape for other in shapes):
+        ranks = {None if other is None else len(other) for other in shapes}
+        if len(ranks) > 1 or shape is None or any(not shapes_fit(other[1:], shape[1:]) for other in shapes):
+            raise ValueError(f"Configs produce trajectories with incompatible shapes at {path}. Got {shapes}.")
+        shape = (None, *shape[1:])
+    return TensorSpec(shape, dtypes[0], "/".join(map(str, path)))
