@@ -314,8 +314,8 @@ class ServiceMachine(RuleBasedStateMachine):
         """So many requests of the other side, and no fewer, let the head pass: by the equations, nothing else
         happening.
         """
-        if side["blocked_by"] == "paused":
-            return
+        if side["blocked_by"] == "paused" or (side["side"] == "sample" and naive.max_times_sampled):
+            return  # With expiry it also counts how often the items can still be drawn.
         if side["side"] == "insert":
             counts = [(naive.inserts, naive.samples + k) for k in (side["needs_samples"] - 1, side["needs_samples"])]
             passes = [(i + 1) * naive.spi - s <= naive.max_diff for i, s in counts]
@@ -325,8 +325,6 @@ class ServiceMachine(RuleBasedStateMachine):
             passes = [
                 i - naive.deletes >= naive.min_size and i * naive.spi - s - n >= naive.min_diff for i, s in counts
             ]
-            if side["needs_inserts"] == 0:  # Removals among the draws themselves are what holds it.
-                return
         assert passes == [False, True]
 
     def _pump(self, names: list[str]) -> list[tuple[int, Any]]:
