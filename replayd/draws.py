@@ -81,11 +81,14 @@ def occurrence(slots: Int64s) -> Int64s:
     """For each entry how many equal ones stand before it."""
     order = np.argsort(slots, kind="stable")
     ordered = slots[order]
-    begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    repeats = ordered[1:] == ordered[:-1]
+    if not repeats.any():
+        return np.zeros(len(slots), np.int64)
+    begins = np.flatnonzero(np.concatenate(([True], ~repeats)))
     lengths = np.diff(np.concatenate((begins, [len(slots)])))
-    occurrence = np.empty(len(slots), np.int64)
-    occurrence[order] = np.arange(len(slots)) - np.repeat(begins, lengths)
-    return occurrence
+    places = np.empty(len(slots), np.int64)
+    places[order] = np.arange(len(slots)) - np.repeat(begins, lengths)
+    return places
 
 
 def _side_by_side(chunks: ChunkStore, flat: Int64s, first: Int64s, counts: Int64s) -> tuple[Int64s, Int64s]:
