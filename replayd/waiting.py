@@ -163,9 +163,10 @@ def _verdict(table: Table, sides: list[dict[str, Any]]) -> tuple[str, str]:
         first = table.pending_samples[0]
         granted = min(_passing(table, first.n), first.min_n - 1)
         if granted:
+            needs = _count(inserts["needs_samples"], "sample"), _count(samples["needs_inserts"], "insert")
             return "deadlock", (
-                f"both sides wait for each other: inserts for {inserts['needs_samples']} samples, samples for "
-                f"{samples['needs_inserts']} inserts; ask for at most {granted} at once (min_n), or widen the band"
+                f"both sides wait for each other: inserts for {needs[0]}, samples for {needs[1]}; ask for at most "
+                f"{granted} at once (min_n), or widen the band"
             )
         return "deadlock", (
             f"both sides wait for each other: {inserts['why']}; {samples['why']}; widen the limiter's band, or lower "
@@ -173,5 +174,11 @@ def _verdict(table: Table, sides: list[dict[str, Any]]) -> tuple[str, str]:
         )
     (side,) = sides
     if side["side"] == "insert":
-        return "inserts_wait", f"{side['needs_samples']} samples set the first one free: is a learner running?"
-    return "samples_wait", f"{side['needs_inserts']} inserts set the first one free: are the writers running?"
+        needed = _count(side["needs_samples"], "sample")
+        return "inserts_wait", f"{needed} would set the first one free: is a learner running?"
+    needed = _count(side["needs_inserts"], "insert")
+    return "samples_wait", f"{needed} would set the first one free: are the writers running?"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

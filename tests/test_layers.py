@@ -45,7 +45,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "wishes",
     ),
     "codec": ("blobs", "header", "insert_reader", "wire"),
-    "shell": ("config", "config_model", "server", "embedded", "notify", "cli", "__main__"),
+    "shell": ("config", "config_model", "server", "embedded", "notify", "cli", "cli_operator", "__main__"),
     "compat": ("compat",),
     "face": ("__init__",),
 }
@@ -250,7 +250,7 @@ def test_a_file_fits_in_a_head(module: str) -> None:
     assert lines <= MAX_LINES, f"{module} has {lines} lines; it holds more than one noun"
 
 
-@pytest.mark.parametrize("module", ["replayd", "replayd.cli", "replayd.__main__"])
+@pytest.mark.parametrize("module", ["replayd", "replayd.cli", "replayd.cli_operator", "replayd.__main__"])
 def test_the_command_line_starts_without_numpy_and_zmq(module: str) -> None:
     heavy = {"numpy", "zmq", "msgpack", "blosc2", "pydantic", "replayd_client"}
     seen: set[str] = set()

@@ -30,7 +30,7 @@ from replayd_client.signatures import TableDirectory
 from replayd_client.structured import Config
 from replayd_client.structured_writer import StructuredWriter, checked_configs
 from replayd_client.trajectory_writer import TrajectoryWriter
-from replayd_client.updates import MutateResult, keys_of, mutate
+from replayd_client.updates import MutateResult, mutate
 from replayd_client.wire import encode_info, encode_reset
 from replayd_client.writer import Writer
 from replayd_client.writer_core import CLOSE_TIMEOUT_MS, WriterCore
@@ -253,16 +253,8 @@ class Client:
         priority, fewer if they are too large for one reply (64 MiB). Raises DataError for other arguments or data that
         cannot be decoded, UnknownTableError, LimitExceededError.
         """
-        asked = {"newest": newest, "oldest": oldest, "highest": highest, "lowest": lowest}
-        orders = {order: n for order, n in asked.items() if n is not None}
-        if len(orders) + (keys is not None) != 1:
-            raise DataError(f"peek takes exactly one of keys, {', '.join(asked)}")
-        deadline = deadline_after(timeout_ms)
-        if keys is not None:
-            return inspection.peek_keys(self._pool, table, keys_of(keys), deadline)
-        ((order, n),) = orders.items()
-        _check_at_least_one(order, n)
-        return inspection.peek_first(self._pool, table, order, int(n), deadline)
+        orders = {"newest": newest, "oldest": oldest, "highest": highest, "lowest": lowest}
+        return inspection.peek(self._pool, table, keys, orders, deadline_after(timeout_ms))
 
     def set(self, table: str, *, timeout_ms: float | None = DEFAULT_TIMEOUT_MS, **settings: Any) -> SetResult:
         """Change settings of a live table, all or none; return the settings before and after.

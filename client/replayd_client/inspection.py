@@ -17,6 +17,7 @@ from replayd_client.errors import BadRequestError, DataError, ProtocolError
 from replayd_client.messages import PeekReply, Reply, SetReply, WaitingSide, WhyReply
 from replayd_client.pool import ConnectionPool
 from replayd_client.structure import Structure
+from replayd_client.updates import keys_of
 from replayd_client.wire import encode_peek, encode_set, encode_why
 
 SIDES = ("insert", "sample")
@@ -106,6 +107,21 @@ def why(pool: ConnectionPool, table: str, deadline: float | None) -> Why:
         reply.max_size,
         reply.limiter,
     )
+
+
+def peek(
+    pool: ConnectionPool, table: str, keys: Any, orders: Mapping[str, int | None], deadline: float | None
+) -> Peeked:
+    """By `keys` or in one of the orders, whichever is not None. Raises DataError if that is not exactly one."""
+    asked = {order: n for order, n in orders.items() if n is not None}
+    if len(asked) + (keys is not None) != 1:
+        raise DataError(f"a peek takes exactly one of keys, {', '.join(orders)}")
+    if keys is not None:
+        return peek_keys(pool, table, keys_of(keys), deadline)
+    ((order, n),) = asked.items()
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise DataError(f"{order} must be an integer of at least 1, got {n!r}")
+    return peek_first(pool, table, order, int(n), deadline)
 
 
 def peek_keys(pool: ConnectionPool, table: str, keys: NDArray[np.uint64], deadline: float | None) -> Peeked:

@@ -1,0 +1,353 @@
+"""What the command line asks of a daemon that runs: `info`, `why`, `peek`, `set`, `reset`, `ping`.
+
+Every command takes `--address` and, all but `ping`, `--timeout` and `--json`. Exit code 0 for an answer, 69 if nobody
+answers, 75 if not in time, 1 for a refusal, 2 for a misuse. Imports nothing heavy before a command runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from replayd_client.inspection import PeekedItem
+    from replayd_client.pool import ConnectionPool
+
+DEFAULT_ADDRESS = "tcp://127.0.0.1:7077"
+PING_S = 1.0
+"""How long `ping` gives a daemon that is there to say so."""
+PEEKED = 10
+"""Items that `peek` shows if nobody says how many."""
+SHOWN_VALUES = 4
+"""Values of an array that are shown; of a larger one only dtype and shape."""
+UNLIMITED = "unlimited"
+
+
+def _address(context: click.Context, option: click.Parameter, address: str) -> str:
+    if not re.fullmatch(r"tcp://.+:\d+|ipc://.+", address):
+        raise click.BadParameter(f"expected tcp://HOST:PORT or ipc://PATH, got {address!r}")
+    return address
+
+
+ADDRESS = click.option(
+    "--address", default=DEFAULT_ADDRESS, show_default=True, callback=_address, help="Where the daemon answers."
+)
+TABLE = click.argument("table")
+
+
+def asking(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of a command that asks for something."""
+    command = click.option("--json", "as_json", is_flag=True, help="Print what the daemon said, as JSON.")(command)
+    timeout = click.option(
+        "--timeout", "timeout_s", default=5.0, show_default=True, help="Seconds to wait for the answer."
+    )
+    return ADDRESS(timeout(command))
+
+
+# --- info and ping ----------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@asking
+def info(address: str, timeout_s: float, as_json: bool) -> None:
+    """Show each table of a running daemon, and who waits there for what."""
+    from replayd_client.wire import InfoReply, encode_info
+
+    with _connected(address) as pool, pool.connection() as connection:
+        reply = connection.call("info", encode_info, time.monotonic() + timeout_s)
+    assert isinstance(reply, InfoReply), "info is answered by info"
+    answer = {name: value for name, value in reply.fields.items() if name not in ("v", "op", "id")}
+    if as_json:
+        _print_json(answer)
+        return
+    chunks, streams = answer["chunks"], answer["streams"]
+    click.echo(f"{answer['server']} at {address}")
+    click.echo(
+        f"  {_count(chunks['count'], 'chunk')}, {_bytes(chunks['bytes'])}, of which {_bytes(chunks['orphan_bytes'])} "
+        f"in no item yet; {_count(streams['open'], 'open stream')}"
+    )
+    for table in answer["tables"]:
+        click.echo("")
+        for line in _table_lines(table):
+            click.echo(line)
+
+
+def _table_lines(table: Mapping[str, Any]) -> Iterator[str]:
+    limiter = table["limiter"]
+    yield f"{table['name']}"
+    yield (
+        f"  items    {table['size']} of at most {table['max_size']}; {_bytes(table['bytes'])} of "
+        f"{_count(table['episodes'], 'episode')}"
+    )
+    yield (
+        f"  done     {_count(limiter['inserts'], 'insert')}, {_count(limiter['samples'], 'sample')}, "
+        f"{_count(limiter['deletes'], 'delete')}"
+    )
+    yield f"  limiter  {_limiter_text(limiter)}"
+    if table["paused"]:
+        yield f"  paused   {', '.join(table['paused'])}"
+    for waiting in table["waiting"]:
+        requests = _count(waiting["requests"], f"{waiting['side']} request")
+        yield (
+            f"  waiting  {requests} ({_count(waiting['items'], 'item')}), the oldest for {waiting['waited_s']:.1f} s: "
+            f"{waiting['why']}"
+        )
+
+
+def _limiter_text(limiter: Mapping[str, Any]) -> str:
+    lowest, highest = limiter.get("min_diff"), limiter.get("max_diff")
+    text = f"samples from {_count(limiter['min_size_to_sample'], 'item')} on"
+    if lowest is None and highest is None:
+        return text
+    band = " ".join(f"{word} {bound:g}" for word, bound in (("from", lowest), ("to", highest)) if bound is not None)
+    return f"{text}; cursor {limiter['cursor']:g} {band}, samples_per_insert {limiter['samples_per_insert']:g}"
+
+
+@click.command()
+@ADDRESS
+@click.option("--wait", "wait_s", type=float, help="Keep trying for so many seconds.")
+def ping(address: str, wait_s: float | None) -> None:
+    """Ask whether a daemon answers.
+
+    Exit code 0 if it does, 69 if not, 75 if it still did not when --wait was over.
+    """
+    unreachable = os.EX_UNAVAILABLE if wait_s is None else os.EX_TEMPFAIL
+    with _connected(address, unreachable) as pool, pool.connection() as connection:
+        hello = connection.open_session(time.monotonic() + (PING_S if wait_s is None else wait_s))
+    click.echo(f"{hello.server} at {address}")
+
+
+# --- why --------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@TABLE
+@asking
+def why(table: str, address: str, timeout_s: float, as_json: bool) -> None:
+    """Say who waits at TABLE for what, and whether that can end by itself."""
+    from dataclasses import asdict
+
+    from replayd_client import inspection
+
+    with _connected(address) as pool:
+        found = inspection.why(pool, table, time.monotonic() + timeout_s)
+    if as_json:
+        _print_json(asdict(found))
+    else:
+        click.echo(str(found))
+
+
+# --- peek -------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@TABLE
+@click.option("--newest", type=click.IntRange(1), metavar="N", help=f"The last N items  [default: {PEEKED}]")
+@click.option("--oldest", type=click.IntRange(1), metavar="N", help="The first N items.")
+@click.option("--highest", type=click.IntRange(1), metavar="N", help="N items of highest priority.")
+@click.option("--lowest", type=click.IntRange(1), metavar="N", help="N items of lowest priority.")
+@click.option("--key", "keys", type=click.IntRange(0, (1 << 64) - 1), multiple=True, help="The item of this key.")
+@asking
+def peek(
+    table: str, keys: tuple[int, ...], address: str, timeout_s: float, as_json: bool, **orders: int | None
+) -> None:
+    """Look at items of TABLE without drawing them: nothing is counted, nothing changes."""
+    import numpy as np
+
+    from replayd_client import inspection
+
+    asked = [(order, n) for order, n in orders.items() if n is not None]
+    if len(asked) + bool(keys) > 1:
+        raise click.UsageError("only one of --key, --newest, --oldest, --highest and --lowest at a time")
+    deadline = time.monotonic() + timeout_s
+    with _connected(address) as pool:
+        if keys:
+            found = inspection.peek_keys(pool, table, np.array(keys, np.uint64), deadline)
+        else:
+            order, n = asked[0] if asked else ("newest", PEEKED)
+            found = inspection.peek_first(pool, table, order, n, deadline)
+    missing = found.missing.tolist()
+    if as_json:
+        items = [
+            {**item.info._asdict(), "data": {name: _described(array) for name, array in _columns(item)}}
+            for item in found
+        ]
+        _print_json({"items": items, "missing": missing})
+        return
+    click.echo(f"{table}: {_count(len(found), 'item')}")
+    for line in _aligned([("key", "priority", "sampled", "age", "data"), *map(_item_row, found)] if found else []):
+        click.echo(line)
+    if missing:
+        click.echo(f"  not there: {', '.join(map(str, missing))}")
+
+
+def _item_row(item: PeekedItem) -> tuple[str, ...]:
+    key, priority, times_sampled, age_s = item.info
+    data = ", ".join(f"{name} {_array_text(array)}" for name, array in _columns(item))
+    return str(key), f"{priority:g}", str(times_sampled), f"{age_s:.1f} s", data
+
+
+def _columns(item: PeekedItem) -> Iterator[tuple[str, NDArray[Any]]]:
+    from replayd_client.structure import flatten
+
+    for path, array in flatten(item.data):
+        yield "/".join(map(str, path)) or "step", array
+
+
+def _array_text(array: NDArray[Any]) -> str:
+    text = f"{array.dtype.name}[{', '.join(map(str, array.shape))}]"
+    return f"{text} = {array.tolist()}" if array.size <= SHOWN_VALUES else text
+
+
+def _described(array: NDArray[Any]) -> dict[str, Any]:
+    return {"dtype": array.dtype.name, "shape": array.shape, "values": array.tolist()}
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Columns of numbers to the right, the last one, which is text, as it is."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for *numbers, text in rows:
+        cells = [cell.rjust(width) for cell, width in zip(numbers, widths[:-1], strict=True)]
+        yield "  " + "  ".join([*cells, text])
+
+
+# --- set and reset ----------------------------------------------------------------------------------------------------
+
+
+def _changes(context: click.Context, argument: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not name or not separator:
+            raise click.BadParameter(f"expected KEY=VALUE, got {pair!r}")
+        if name in changes:
+            raise click.BadParameter(f"{name} is given twice")
+        changes[name] = _sides(text) if name == "paused" else _number(name, text)
+    return changes
+
+
+def _sides(text: str) -> list[str]:
+    return [] if text in ("", "none") else text.split(",")
+
+
+def _number(name: str, text: str) -> int | float | None:
+    if text == UNLIMITED:
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    raise click.BadParameter(f"{name} is a number or {UNLIMITED!r}, not {text!r}")
+
+
+@click.command(name="set")
+@TABLE
+@click.argument("changes", nargs=-1, metavar="[KEY=VALUE]…", callback=_changes)
+@asking
+def set_(table: str, changes: dict[str, Any], address: str, timeout_s: float, as_json: bool) -> None:
+    """Change settings of TABLE while it runs, all or none; without any, show them.
+
+    Keys: max_size, max_times_sampled, samples_per_insert, min_size_to_sample, min_diff, max_diff ("unlimited" for no
+    bound), priority_exponent, paused (insert, sample, insert,sample or none). They last until the daemon ends.
+    """
+    from replayd_client import inspection
+
+    with _connected(address) as pool:
+        before, after = inspection.change(pool, table, changes, time.monotonic() + timeout_s)
+    if as_json:
+        _print_json({"before": before, "after": after})
+        return
+    width = max(map(len, after))
+    changed = {name: value for name, value in after.items() if before.get(name) != value}
+    click.echo(f"{table}: nothing changed, it was so already" if changes and not changed else table)
+    for name, value in (changed if changes else after).items():
+        was = f"{_setting_text(before.get(name))} -> " if changes else ""
+        click.echo(f"  {name:{width}}  {was}{_setting_text(value)}")
+
+
+def _setting_text(value: Any) -> str:
+    if value is None:
+        return UNLIMITED
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@click.command()
+@TABLE
+@asking
+def reset(table: str, address: str, timeout_s: float, as_json: bool) -> None:
+    """Remove all items of TABLE and set its counters to 0. Who waits goes on waiting."""
+    from replayd_client.wire import ResetReply, encode_reset
+
+    with _connected(address) as pool, pool.connection() as connection:
+        reply = connection.call("reset", lambda id: encode_reset(id, table), time.monotonic() + timeout_s)
+    assert isinstance(reply, ResetReply), "reset is answered by reset"
+    if as_json:
+        _print_json({"removed": reply.removed})
+    else:
+        click.echo(f"{table}: {_count(reply.removed, 'item')} removed")
+
+
+COMMANDS: tuple[click.Command, ...] = (info, ping, why, peek, set_, reset)
+
+
+# --- what they share --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _connected(address: str, unreachable: int = os.EX_UNAVAILABLE) -> Iterator[ConnectionPool]:
+    """Connections to the daemon. What goes wrong with them ends the command, in code `unreachable` if nobody
+    answers.
+    """
+    from replayd_client.errors import ConnectionLostError, DeadlineExceededError, ReplaydError
+    from replayd_client.pool import ConnectionPool
+
+    pool = ConnectionPool(address)
+    try:
+        yield pool
+    except ConnectionLostError as error:
+        fail(unreachable, str(error))
+    except DeadlineExceededError as error:
+        fail(os.EX_TEMPFAIL, str(error))
+    except ReplaydError as error:
+        fail(1, str(error))
+    finally:
+        pool.close()
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, default=_jsonable))
+
+
+def _jsonable(value: Any) -> str:
+    """Bytes as hex, and complex numbers as Python writes them."""
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _bytes(number: int) -> str:
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = min(max(number.bit_length() - 1, 0) // 10, len(units) - 1)
+    return f"{number / 1024**power:.4g} {units[power]}"
+
+
+def fail(code: int, *lines: str) -> NoReturn:
+    """End the command in this exit code, with these lines on stderr."""
+    for line in lines:
+        click.echo(f"replayd: {line}", err=True)
+    sys.exit(code)

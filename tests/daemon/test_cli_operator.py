@@ -1,0 +1,185 @@
+"""`why`, `peek`, `set` and `reset` as an operator types them: what they say, as text and as JSON, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.daemon.conftest import ConnectPeer, StartDaemon
+from tests.daemon.harness import DaemonProcess, Peer, run_replayd
+
+QUEUE = ("--table", "q,preset=queue,max_size=2")
+PER = ("--table", "per,sampler=prioritized,priority_exponent=0.5,max_size=100")
+
+
+def asked(daemon: DaemonProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_replayd(*arguments, "--address", daemon.address)
+
+
+def said(daemon: DaemonProcess, *arguments: str) -> str:
+    ended = asked(daemon, *arguments)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+def said_json(daemon: DaemonProcess, *arguments: str) -> Any:
+    return json.loads(said(daemon, *arguments, "--json"))
+
+
+def fill_queue(peer: Peer) -> None:
+    """Two items in the queue of two, and a third that waits."""
+    peer.insert("q")
+    peer.insert("q")
+    peer.send_insert("q")
+    peer.ask("hello")
+
+
+# --- why --------------------------------------------------------------------------------------------------------------
+
+
+def test_why_says_who_waits_on_what_and_what_must_happen(start_daemon: StartDaemon, connect: ConnectPeer) -> None:
+    daemon = start_daemon(*QUEUE)
+    assert said(daemon, "why", "q").startswith("table 'q': flowing; nobody waits\n")
+    fill_queue(connect(daemon))
+    text = said(daemon, "why", "q")
+    assert text.startswith("table 'q': inserts wait; 1 sample would set the first one free")
+    assert "1 insert request (1 item, 1 peer), the oldest for " in text
+    assert "may not pass max_diff 2; learners must sample" in text
+    assert "2 of at most 2 items; cursor 2, min_diff 0, max_diff 2" in text
+    found = said_json(daemon, "why", "q")
+    assert (found["verdict"], found["size"], found["limiter"]["cursor"]) == ("inserts_wait", 2, 2.0)
+    assert [side["needs_samples"] for side in found["waiting"]] == [1]
+
+
+# --- peek -------------------------------------------------------------------------------------------------------------
+
+
+def test_peek_shows_items_and_draws_none(start_daemon: StartDaemon, connect: ConnectPeer) -> None:
+    daemon = start_daemon(*PER)
+    peer = connect(daemon)
+    keys = [peer.insert("per", priority)["first_key"] for priority in (1.0, 3.0, 2.0)]
+    heading, columns, *rows = said(daemon, "peek", "per", "--highest", "2").splitlines()
+    assert heading == "per: 2 items"
+    assert columns.split() == ["key", "priority", "sampled", "age", "data"]
+    assert [row.split()[:3] for row in rows] == [[str(keys[1]), "3", "0"], [str(keys[2]), "2", "0"]]
+    assert "x float32[1] = [1.0]" in rows[0]
+    assert [item["key"] for item in said_json(daemon, "peek", "per")["items"]] == keys[::-1]
+    assert [item["key"] for item in said_json(daemon, "peek", "per", "--oldest", "1")["items"]] == keys[:1]
+    assert [item["key"] for item in said_json(daemon, "peek", "per", "--lowest", "1")["items"]] == keys[:1]
+    found = said_json(daemon, "peek", "per", "--key", str(keys[0]), "--key", "999")
+    [item] = found["items"]
+    assert (item["key"], item["priority"], item["times_sampled"]) == (keys[0], 1.0, 0)
+    assert item["data"] == {"x": {"dtype": "float32", "shape": [1], "values": [0.0]}}
+    assert found["missing"] == [999]
+    assert "not there: 999" in said(daemon, "peek", "per", "--key", "999")
+    assert peer.ask("info")["tables"][0]["limiter"]["samples"] == 0
+
+
+def test_peek_takes_one_way_of_asking() -> None:
+    assert run_replayd("peek", "t", "--newest", "1", "--key", "1").returncode == 2
+    assert run_replayd("peek", "t", "--newest", "1", "--oldest", "1").returncode == 2
+    assert run_replayd("peek", "t", "--newest", "0").returncode == 2
+
+
+# --- set and reset ----------------------------------------------------------------------------------------------------
+
+
+def test_set_changes_shows_and_logs_settings(start_daemon: StartDaemon, connect: ConnectPeer) -> None:
+    daemon = start_daemon(*QUEUE)
+    peer = connect(daemon)
+    fill_queue(peer)
+    lines = said(daemon, "set", "q", "max_diff=unlimited", "max_size=50", "paused=sample").splitlines()
+    assert lines[0] == "q"
+    assert [line.split(maxsplit=1) for line in lines[1:]] == [
+        ["max_size", "2 -> 50"],
+        ["max_diff", "2 -> unlimited"],
+        ["paused", "none -> sample"],
+    ]
+    header, _ = peer.receive()
+    assert header["items"] == 1, "what waited is in"
+    settings = dict(line.split(maxsplit=1) for line in said(daemon, "set", "q").splitlines()[1:])
+    assert settings == {
+        "max_size": "50",
+        "max_times_sampled": "1",
+        "samples_per_insert": "1",
+        "min_size_to_sample": "1",
+        "min_diff": "0",
+        "max_diff": "unlimited",
+        "paused": "sample",
+    }
+    assert "it was so already" in said(daemon, "set", "q", "max_size=50")
+    found = said_json(daemon, "set", "q", "min_diff=-2.5", "paused=none")
+    assert (found["before"]["paused"], found["after"]["paused"], found["after"]["min_diff"]) == (["sample"], [], -2.5)
+    assert "max_size 2 -> 50" in daemon.output()
+
+
+@pytest.mark.parametrize("pair", ["max_size", "=3", "max_size=many", "max_size=1=2"])
+def test_a_change_that_is_none_is_a_usage_error(pair: str) -> None:
+    ended = run_replayd("set", "t", pair)
+    assert ended.returncode == 2
+    assert "Usage: " in ended.stderr
+
+
+def test_a_setting_given_twice_is_a_usage_error() -> None:
+    assert run_replayd("set", "t", "max_size=1", "max_size=2").returncode == 2
+
+
+def test_refusals_are_told_and_change_nothing(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(*QUEUE)
+    before = said_json(daemon, "set", "q")["after"]
+    for changes, word in (
+        (["max_sise=3", "max_size=9"], "max_sise"),
+        (["max_size=9", "samples_per_insert=0"], "samples_per_insert"),
+        (["max_size=unlimited"], "max_size"),
+        (["priority_exponent=1"], "priority_exponent"),
+        (["paused=everything"], "everything"),
+    ):
+        ended = asked(daemon, "set", "q", *changes)
+        assert ended.returncode == 1
+        assert word in ended.stderr
+        assert ended.stdout == ""
+    assert said_json(daemon, "set", "q")["after"] == before
+
+
+def test_reset_empties_a_table(start_daemon: StartDaemon, connect: ConnectPeer) -> None:
+    daemon = start_daemon(*PER)
+    peer = connect(daemon)
+    peer.insert("per")
+    assert said(daemon, "reset", "per") == "per: 1 item removed\n"
+    assert said_json(daemon, "reset", "per") == {"removed": 0}
+    peer.insert("per")
+    assert [table["size"] for table in peer.ask("info")["tables"]] == [1]
+
+
+def test_info_tells_of_paused_sides_and_bytes(start_daemon: StartDaemon, connect: ConnectPeer) -> None:
+    daemon = start_daemon(*PER)
+    connect(daemon).insert("per")
+    said(daemon, "set", "per", "paused=insert,sample")
+    text = said(daemon, "info")
+    assert "1 of at most 100; 4 B of 1 episode" in text
+    assert "paused   insert, sample" in text
+
+
+# --- how they end -----------------------------------------------------------------------------------------------------
+
+EACH = [["why", "t"], ["peek", "t"], ["set", "t", "max_size=3"], ["reset", "t"]]
+
+
+@pytest.mark.parametrize("command", EACH, ids=lambda command: command[0])
+def test_a_table_that_is_not_there_is_told(daemon: DaemonProcess, command: list[str]) -> None:
+    ended = asked(daemon, *command)
+    assert ended.returncode == 1
+    assert "there is no table 't'; there are: replay" in ended.stderr
+    assert ended.stdout == ""
+
+
+@pytest.mark.parametrize("command", EACH, ids=lambda command: command[0])
+def test_nobody_at_the_address_is_told(command: list[str]) -> None:
+    ended = run_replayd(*command, "--timeout", "0.2", "--address", "tcp://127.0.0.1:9")
+    assert ended.returncode == os.EX_UNAVAILABLE
+    assert "tcp://127.0.0.1:9" in ended.stderr
+    assert "Traceback" not in ended.stderr
