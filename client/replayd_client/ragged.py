@@ -6,7 +6,7 @@ and schemas. Knows nothing of requests or how a batch came.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Literal, get_args
@@ -58,6 +58,18 @@ def joined(parts: Sequence[SampledBatch], ragged: Ragged) -> tuple[SampleBatchIn
     data = structure.rebuild([column.data for column in merged])
     mask = structure.rebuild([column.mask for column in merged]) if ragged == "pad" else None
     return info, data, mask
+
+
+def arrays_of_items(batch: SampledBatch) -> Iterator[tuple[tuple[Path, ...], Sequence[NDArray[Any]]]]:
+    """Paths and arrays of each item, as `SampledBatch` gives them, but decoded together where they show the same
+    columns: then the arrays of a column are views of one."""
+    try:
+        columns = _columns(batch, "list")
+    except DataError:
+        # Items of different columns, or faulty ones: each for itself.
+        return iter(batch)
+    paths = tuple(column.path for column in columns)
+    return ((paths, arrays) for arrays in zip(*(column.data for column in columns), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
