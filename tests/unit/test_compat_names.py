@@ -1,0 +1,206 @@
+"""What programs import, and what they get: names, samples, datasets' arguments, checkpointers."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from replayd.compat import reverb
+from replayd.compat.reverb.client import Client
+from replayd.compat.reverb.platform import checkpointers_lib
+from replayd.compat.reverb.replay_sample import ReplaySample, SampleInfo
+from replayd.compat.reverb.timestep_dataset import TimestepDataset
+from replayd.compat.reverb.trajectory_dataset import TrajectoryDataset
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(program: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'client'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_unmodified_program_imports_reverb_once_it_is_installed() -> None:
+    said = run(
+        "from replayd.compat import reverb\n"
+        "reverb.install(); reverb.install()\n"
+        "import reverb as r\n"
+        "import reverb.client, reverb.errors, reverb.item_selectors, reverb.rate_limiters, reverb.server\n"
+        "import reverb.trajectory_writer, reverb.structured_writer, reverb.replay_sample, reverb.reverb_types\n"
+        "import reverb.trajectory_dataset, reverb.timestep_dataset, reverb.pattern_dataset, reverb.pybind\n"
+        "import reverb.platform.checkpointers_lib, reverb.selectors, reverb.structured, reverb.checkpointers\n"
+        "from reverb import errors, structured\n"
+        "from reverb.platform import checkpointers_lib\n"
+        "from reverb.trajectory_writer import TrajectoryColumn\n"
+        "assert r.Table is reverb.server.Table and r.errors.ReverbError is reverb.ReverbError\n"
+        "import sys; print('tensorflow' in sys.modules)\n"
+    )
+    assert said == "False\n"
+
+
+def test_another_reverb_is_not_pushed_aside() -> None:
+    run(
+        "import sys, types; sys.modules['reverb'] = types.ModuleType('reverb')\n"
+        "from replayd.compat import reverb\n"
+        "try: reverb.install()\n"
+        "except ImportError: pass\n"
+        "else: raise SystemExit(1)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Client", "Writer", "Server", "Table", "TimestepDataset", "TrajectoryDataset", "PatternDataset",
+        "TrajectoryWriter", "TrajectoryColumn", "ReplaySample", "SampleInfo", "ReverbError", "DeadlineExceededError",
+        "selectors", "rate_limiters", "structured", "checkpointers",
+    ],
+)  # fmt: skip
+def test_the_package_has_the_names_of_the_incumbent(name: str) -> None:
+    assert hasattr(reverb, name)
+
+
+def test_the_errors_are_their_own() -> None:
+    assert issubclass(reverb.DeadlineExceededError, reverb.ReverbError)
+    assert not issubclass(reverb.ReverbError, (RuntimeError, ValueError))
+
+
+def test_info_has_five_fields_with_dtypes_shapes_and_zeros() -> None:
+    assert SampleInfo._fields == ("key", "probability", "table_size", "priority", "times_sampled")
+    assert [dtype.name for dtype in SampleInfo.tf_dtypes()] == ["uint64", "float64", "int64", "float64", "int32"]
+    assert SampleInfo.tf_shapes() == ((),) * 5
+    zeros = SampleInfo.zeros()
+    assert [value.dtype for value in zeros] == list(SampleInfo.tf_dtypes())
+    assert not any(zeros)
+
+
+def test_a_sample_is_info_and_data() -> None:
+    sample = ReplaySample(info=SampleInfo.zeros(), data=[1])
+    assert sample == (SampleInfo.zeros(), [1])
+
+
+def test_a_client_does_not_connect_before_it_must_and_pickles_to_its_address() -> None:
+    client = Client("localhost:1")
+    assert client.server_address == "localhost:1"
+    assert "localhost:1" in repr(client)
+    assert pickle.loads(pickle.dumps(client)).server_address == "localhost:1"  # noqa: S301 - our own bytes
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max_sequence_length": 0},
+        {"max_sequence_length": -1},
+        {"max_sequence_length": 2, "chunk_length": 0},
+        {"max_sequence_length": 2, "chunk_length": -1},
+        {"max_sequence_length": 2, "chunk_length": 3},
+        {"max_sequence_length": 2, "max_in_flight_items": 0},
+        {"max_sequence_length": 2, "max_in_flight_items": -1},
+    ],
+)
+def test_the_arguments_of_a_writer_are_checked(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        Client("localhost:1").writer(**arguments)
+
+
+@pytest.mark.parametrize("keep", [0, -1])
+def test_a_trajectory_writer_keeps_at_least_one_step(keep: int) -> None:
+    with pytest.raises(ValueError):
+        Client("localhost:1").trajectory_writer(keep)
+
+
+def test_a_structured_writer_needs_a_config() -> None:
+    with pytest.raises(ValueError):
+        Client("localhost:1").structured_writer([])
+
+
+def test_an_insert_needs_a_table() -> None:
+    with pytest.raises(ValueError):
+        Client("localhost:1").insert([1], {})
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_at_least_one_sample_is_asked_for(number: int) -> None:
+    with pytest.raises(ValueError):
+        next(Client("localhost:1").sample("table", number))
+
+
+def test_checkpoints_are_not_written_yet_and_say_so() -> None:
+    with pytest.raises(RuntimeError):
+        Client("localhost:1").checkpoint()
+
+
+@pytest.mark.parametrize("kind", [TrajectoryDataset, TimestepDataset])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_in_flight_samples_per_worker": 0}, "positive integer"),
+        ({"max_in_flight_samples_per_worker": -1}, "positive integer"),
+        ({"num_workers_per_iterator": 0}, "num_workers_per_iterator"),
+        ({"num_workers_per_iterator": -2}, "num_workers_per_iterator"),
+        ({"max_samples_per_stream": 0}, "max_samples_per_stream"),
+        ({"max_samples_per_stream": -2}, "max_samples_per_stream"),
+        ({"max_samples": 0}, "max_samples"),
+        ({"max_samples": -2}, "max_samples"),
+        ({"rate_limiter_timeout_ms": -2}, "must be an integer >= -1"),
+        ({"dtypes": {"a": np.float32}, "shapes": {"b": ()}}, "structure"),
+        ({"dtypes": [np.float32, np.float32], "shapes": [()]}, "structure"),
+        ({"dtypes": {"a": np.float32}, "shapes": {"a": (), "b": ()}}, "structure"),
+        ({"dtypes": "no dtype"}, "dtype"),
+    ],
+)
+def test_the_arguments_of_a_dataset_are_checked(kind: Any, changes: dict[str, Any], message: str) -> None:
+    arguments = {
+        "server_address": "localhost:1",
+        "table": "table",
+        "dtypes": np.float32,
+        "shapes": (),
+        "max_in_flight_samples_per_worker": 1,
+    }
+    kind(**arguments)
+    with pytest.raises(ValueError, match=message):
+        kind(**{**arguments, **changes})
+
+
+def test_a_dataset_tells_what_its_elements_are() -> None:
+    dataset = TrajectoryDataset("localhost:1", "table", {"a": [np.int64, "string"]}, {"a": [(None,), (2, 3)]}, 1)
+    spec = dataset.element_spec
+    assert spec.data == {"a": (reverb.TensorSpec((None,), np.int64), reverb.TensorSpec((2, 3), "string"))}
+    assert spec.info.key == reverb.TensorSpec((), np.uint64)
+    assert spec.info.times_sampled == reverb.TensorSpec((), np.int32)
+
+
+def test_checkpointers_say_where_checkpoints_would_be(tmp_path: Path) -> None:
+    checkpointer = checkpointers_lib.DefaultCheckpointer(path=str(tmp_path), group="", fallback_checkpoint_path=None)
+    assert checkpointer.path == str(tmp_path)
+    checkpointer.check_loadable()
+    for made in (checkpointers_lib.TempDirCheckpointer(), checkpointers_lib.default_checkpointer()):
+        assert isinstance(made, checkpointers_lib.CheckpointerBase)
+        made.check_loadable()
+        Path(made.path).rmdir()
+
+
+@pytest.mark.parametrize("is_fallback", [True, False])
+def test_a_checkpoint_that_cannot_be_read_stops_a_server(tmp_path: Path, is_fallback: bool) -> None:
+    saved = tmp_path / "2020-01-01"
+    saved.mkdir()
+    (saved / "DONE").touch()
+    arguments = (
+        {"path": str(tmp_path / "none"), "fallback_checkpoint_path": str(saved)}
+        if is_fallback
+        else {"path": str(tmp_path)}
+    )
+    checkpointer = checkpointers_lib.DefaultCheckpointer(**arguments)
+    with pytest.raises(ValueError, match="Reverb"):
+        reverb.Server([reverb.Table.queue("queue", 1)], checkpointer=checkpointer)
