@@ -19,6 +19,7 @@ from replayd_client.connection import DEFAULT_TIMEOUT_MS, Encoder
 from replayd_client.dataset import Dataset, plan_of
 from replayd_client.errors import DataError
 from replayd_client.inspection import Peeked, SetResult, Why
+from replayd_client.item_core import ItemCore
 from replayd_client.messages import InfoReply, Reply, ResetReply
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
@@ -27,10 +28,13 @@ from replayd_client.sampling import SampleBatch, batch_of, sample_batch, samples
 from replayd_client.sender import deadline_after
 from replayd_client.server_info import TableInfo, table_infos
 from replayd_client.signatures import TableDirectory
+from replayd_client.structure import Path
 from replayd_client.structured import Config
 from replayd_client.structured_writer import StructuredWriter, checked_configs
 from replayd_client.trajectory_writer import TrajectoryWriter
 from replayd_client.updates import MutateResult, mutate
+from replayd_client.vector_items import VectorItem
+from replayd_client.vector_writer import VectorWriter
 from replayd_client.wire import encode_info, encode_reset
 from replayd_client.writer import Writer
 from replayd_client.writer_core import CLOSE_TIMEOUT_MS, WriterCore
@@ -105,7 +109,7 @@ class Client:
         _check_at_least_one("max_sequence_length", max_sequence_length)
         if max_in_flight_items is not None:
             _check_at_least_one("max_in_flight_items", max_in_flight_items)
-        return Writer(self._core(max_sequence_length, chunk_length, True, max_in_flight_items, timeout_ms))
+        return Writer(self._item_core(max_sequence_length, chunk_length, True, max_in_flight_items, timeout_ms))
 
     def trajectory_writer(
         self,
@@ -121,7 +125,7 @@ class Client:
         when they are created; without it the server alone does, and a later call raises its refusal. Raises DataError.
         """
         _check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
-        return TrajectoryWriter(self._core(num_keep_alive_refs, chunk_length, validate_items, None, timeout_ms))
+        return TrajectoryWriter(self._item_core(num_keep_alive_refs, chunk_length, validate_items, None, timeout_ms))
 
     def structured_writer(
         self,
@@ -137,7 +141,29 @@ class Client:
         """
         configs = checked_configs(configs)
         reach = max(config.reach for config in configs)
-        return StructuredWriter(self._core(reach, chunk_length, True, None, timeout_ms), configs)
+        return StructuredWriter(self._item_core(reach, chunk_length, True, None, timeout_ms), configs)
+
+    def vector_writer(
+        self,
+        num_envs: int,
+        items: Sequence[VectorItem],
+        *,
+        observations: Sequence[str | Path],
+        autoreset_mode: Any = "next_step",
+        chunk_length: int | Literal["auto"] = "auto",
+        timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
+    ) -> VectorWriter:
+        """A writer of the steps of `num_envs` environments in lock-step, one call a step for all of them.
+
+        `items`: what is made of each episode. `observations`: the columns (a key of the step, or a path) that are known
+        before an action is taken, and so in the row that closes an episode; () if steps have their next observation.
+        `autoreset_mode`: "next_step", "same_step" or "disabled", as `envs.metadata["autoreset_mode"]` of Gymnasium.
+        `chunk_length`: steps of a chunk, about. `timeout_ms` as for `writer`. Raises DataError.
+        """
+        settings = (observations, autoreset_mode, chunk_length, timeout_ms)
+        writer = VectorWriter(self._pool, self._pacer, self._directory, num_envs, items, *settings)
+        self._writers.add(writer.core)
+        return writer
 
     # Reading.
 
@@ -324,18 +350,18 @@ class Client:
         finally:
             self._batches.give_back(sender)
 
-    def _core(
+    def _item_core(
         self,
         keep_rows: int,
         chunk_length: int | Literal["auto"],
         validate_items: bool,
         max_in_flight_items: int | None,
         timeout_ms: float | None,
-    ) -> WriterCore:
+    ) -> ItemCore:
         if chunk_length != "auto" and not 1 <= chunk_length <= keep_rows:
             raise DataError(f"chunk_length must be between 1 and the {keep_rows} steps kept, got {chunk_length}")
         message_items = MESSAGE_ITEMS if max_in_flight_items is None else max_in_flight_items
-        core = WriterCore(
+        core = ItemCore(
             self._pool,
             self._pacer,
             self._directory,

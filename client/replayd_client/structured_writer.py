@@ -7,10 +7,10 @@ from typing import Any
 
 from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.errors import DataError, ReplaydError
+from replayd_client.item_core import ItemCore
 from replayd_client.pattern_matcher import Match, PatternMatcher
 from replayd_client.signatures import checked_priority
 from replayd_client.structured import Config
-from replayd_client.writer_core import WriterCore
 from replayd_client.writer_life import WriterLife
 
 
@@ -22,7 +22,9 @@ class StructuredWriter(WriterLife):
     at a time uses a writer; a context manager, which flushes and closes.
     """
 
-    def __init__(self, core: WriterCore, configs: Sequence[Config]) -> None:
+    _core: ItemCore
+
+    def __init__(self, core: ItemCore, configs: Sequence[Config]) -> None:
         self._core = core
         self._matcher = PatternMatcher(configs, core.log)
 
@@ -38,7 +40,7 @@ class StructuredWriter(WriterLife):
         cannot be sent in time (the message says who must act), and the step was not added. Raises SignatureError,
         UnknownTableError and PriorityError for an item: it is left out, and the step and the other items were added.
         """
-        self._core.append(self._append, data, partial_step)
+        self._core.call("append", self._append, data, partial_step)
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
         """Send what there is and wait until at most so many items are not acknowledged.
@@ -53,7 +55,7 @@ class StructuredWriter(WriterLife):
         With `clear_buffers` no pattern reaches back over this end. On an error the episode has not ended, and the call
         may be made again: no item is made twice.
         """
-        self._core.end_episode(clear_buffers, timeout_ms, self._finish_episode)
+        self._core.begin_episode(clear_buffers, timeout_ms, self._finish_episode)
         self._matcher.begin_episode()
 
     def _append(self, data: Any, partial_step: bool) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.errors import DataError
 from replayd_client.history import ColumnHistory, TrajectoryColumn, Windows
+from replayd_client.item_core import ItemCore
 from replayd_client.item_handle import ItemHandle
 from replayd_client.steps import Steps
 from replayd_client.structure import Path, Structure, path_text
-from replayd_client.writer_core import WriterCore
 from replayd_client.writer_life import WriterLife
 
 
@@ -21,7 +21,9 @@ class TrajectoryWriter(WriterLife):
     server are raised by the next call. One thread at a time uses a writer; a context manager, which flushes and closes.
     """
 
-    def __init__(self, core: WriterCore) -> None:
+    _core: ItemCore
+
+    def __init__(self, core: ItemCore) -> None:
         self._core = core
         self._steps = Steps(core.log)
         self._windows = Windows(core.log)
@@ -56,7 +58,7 @@ class TrajectoryWriter(WriterLife):
         Raises DataError that names the column, and changes nothing then; DeadlineExceededError when what is there
         cannot be sent in time (the message says who must act), and the step was not added.
         """
-        self._core.append(self._steps.append, data, partial_step)
+        self._core.call("append", self._steps.append, data, partial_step)
         structure = self._known_structure()
         row = self._core.log.rows - 1
         return structure.rebuild([column.cell(row) for column in self._columns])
@@ -80,7 +82,7 @@ class TrajectoryWriter(WriterLife):
                     f"{path_text(path)}: a trajectory is made of TrajectoryColumn (index the history), "
                     f"not {type(leaf).__name__}"
                 )
-        return self._core.create_item(table, priority, lambda: self._windows.of(paths, columns))
+        return self._core.create_item(table, priority, self._windows.of, paths, columns)
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
         """Send what there is and wait until at most so many items are not acknowledged.
@@ -92,7 +94,7 @@ class TrajectoryWriter(WriterLife):
     def end_episode(self, clear_buffers: bool = True, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
         """Flush and begin a new episode. With `clear_buffers` the history is empty then; without it items may show
         steps of both. On an error nothing changes, and the call may be made again."""
-        self._core.end_episode(clear_buffers, timeout_ms)
+        self._core.begin_episode(clear_buffers, timeout_ms)
 
     def configure(self, path: Path, *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
         """Ask for one column's needs, before or after it is there: cells to keep, and most cells of a chunk.

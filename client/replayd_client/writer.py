@@ -9,10 +9,10 @@ import numpy as np
 from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.errors import DataError
 from replayd_client.history import Windows
+from replayd_client.item_core import ItemCore
 from replayd_client.item_handle import ItemHandle
 from replayd_client.steps import Steps
 from replayd_client.structure import Structure, path_text
-from replayd_client.writer_core import WriterCore
 from replayd_client.writer_life import WriterLife
 
 
@@ -20,7 +20,9 @@ class Writer(WriterLife):
     """Writes steps and items over the last of them. Made by `Client.writer`; a context manager, which returns when its
     items are in their tables. One thread at a time uses a writer."""
 
-    def __init__(self, core: WriterCore) -> None:
+    _core: ItemCore
+
+    def __init__(self, core: ItemCore) -> None:
         self._core = core
         self._steps = Steps(core.log)
         self._windows = Windows(core.log)
@@ -31,7 +33,7 @@ class Writer(WriterLife):
         if structure is not None:
             # Missing and new columns are for trajectory writers: here an item shows all columns of its steps.
             structure.leaves(data)
-        self._core.append(self._steps.append, data)
+        self._core.call("append", self._steps.append, data, False)
 
     def append_sequence(self, data: Any) -> None:
         """Add T steps at once: every leaf has T as its first axis. Raises DataError for an empty sequence."""
@@ -59,9 +61,7 @@ class Writer(WriterLife):
                 f"(max_sequence_length is {steps.keep_rows})"
             )
         last = steps.rows - 1
-        return self._core.create_item(
-            table, priority, lambda: self._windows.all_columns(last - num_timesteps + 1, last)
-        )
+        return self._core.create_item(table, priority, self._windows.all_columns, last - num_timesteps + 1, last)
 
     def flush(self, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
         """Send what there is and wait until it is acknowledged. Raises DeadlineExceededError."""
@@ -69,4 +69,4 @@ class Writer(WriterLife):
 
     def end_episode(self, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
         """Flush and begin a new episode, of which no item shows earlier steps."""
-        self._core.end_episode(True, timeout_ms)
+        self._core.begin_episode(True, timeout_ms)

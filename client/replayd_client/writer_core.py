@@ -1,4 +1,4 @@
-"""What both writers share: a `ChunkLog` and a `Sender` behind one lock, and the rules of when something leaves.
+"""What all writers share: their steps and a `Sender` behind one lock, and the rules of when something leaves.
 
 Items leave when a message is full or a moment has passed; a chunk that an item waits for is cut when it does not fill.
 The client's pacer does that in the background. A full window makes the caller wait, never the memory grow.
@@ -15,9 +15,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from replayd_client.chunk_log import ChunkLog
+from replayd_client.chunk_log import Message
 from replayd_client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -25,12 +25,9 @@ from replayd_client.errors import (
     DeadlineExceededError,
     ReplaydError,
 )
-from replayd_client.history import Window
-from replayd_client.item_handle import ItemHandle
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import Sender, deadline_after
-from replayd_client.signatures import TableDirectory, checked_priority
 from replayd_client.writer_report import WriterReport
 
 log = logging.getLogger("replayd_client")
@@ -47,6 +44,47 @@ EXIT_TIMEOUT_MS = 1_000
 """How long a writer, or all writers at the end of the process, may hold up somebody who is on the way out."""
 
 
+T = TypeVar("T")
+
+
+class Outbox(Protocol):
+    """What a core needs of a writer's steps: messages that can be taken, and when there will be one."""
+
+    @property
+    def items(self) -> int:
+        """Items that have not left, ready or not."""
+
+    @property
+    def ready_items(self) -> int:
+        """Items which `take_message` gives sooner or later without a cut."""
+
+    @property
+    def waiting_items(self) -> int:
+        """Items that a cut makes ready."""
+
+    @property
+    def has_full_message(self) -> bool:
+        """Whether the next message should leave at once."""
+
+    def ready_since(self) -> float | None:
+        """When the oldest ready item was made; None if there is none."""
+
+    def waiting_since(self) -> float | None:
+        """When the oldest waiting item was made; None if there is none."""
+
+    def close_step(self) -> None:
+        """The open step gets no more columns."""
+
+    def cut(self) -> None:
+        """Finish the chunks that are being filled."""
+
+    def take_message(self) -> Message | None:
+        """The next message, or None if no item is ready."""
+
+    def report(self) -> WriterReport:
+        """What has been written."""
+
+
 class WriterCore:
     """The shared half of a writer. Every method takes the lock; the pacer takes it only if it is free."""
 
@@ -54,17 +92,13 @@ class WriterCore:
         self,
         pool: ConnectionPool,
         pacer: Pacer,
-        directory: TableDirectory,
-        chunk_log: ChunkLog,
+        outbox: Outbox,
         *,
-        validate_items: bool,
         max_in_flight_items: int | None,
         timeout_ms: float | None,
     ) -> None:
-        self.log = chunk_log
+        self._outbox = outbox
         self._pacer = pacer
-        self._directory = directory
-        self._validate_items = validate_items
         self._timeout_ms = timeout_ms
         self._lock = threading.RLock()
         self._sender = Sender(pool, max_in_flight_items)
@@ -76,46 +110,21 @@ class WriterCore:
 
     # What a writer's user does.
 
-    def append(self, add: Callable[[Any, bool], None], data: Any, partial_step: bool = False) -> None:
-        """Let `add` put a step in the log, and perhaps items with `add_item`."""
+    def call(self, what: str, do: Callable[..., T], *arguments: Any) -> T:
+        """Let `do` add steps and items to the log, once there is room. Raises DeadlineExceededError if there is none in
+        time, and then nothing was done."""
         with self._lock:
             self._enter()
-            if self.log.has_full_message:
-                self._make_room("append")
+            if self._outbox.has_full_message:
+                self._make_room(what)
             try:
-                add(data, partial_step)
+                return do(*arguments)
             finally:
                 self._moved()
 
-    def create_item(self, table: str, priority: Any, window: Callable[[], Window]) -> ItemHandle:
-        value = checked_priority(priority)
-        with self._lock:
-            self._enter()
-            if self._validate_items:
-                self._directory.table(table, deadline_after(self._timeout_ms))
-            if self.log.has_full_message:
-                self._make_room("create_item")
-            handle = self.add_item(table, value, window())
-            self._moved()
-            return handle
-
-    def add_item(self, table: str, priority: float, window: Window) -> ItemHandle:
-        """Inside a call: an item of this window. Raises SignatureError and UnknownTableError, if items are checked."""
-        if self._validate_items:
-            self._directory.check(table, window.shown, deadline_after(self._timeout_ms))
-        handle = ItemHandle(table)
-        self.log.add_item(handle, priority, window.first_row, window.last_row, window.template, time.monotonic())
-        return handle
-
-    def configure(self, keep_rows: int, max_chunk_length: int | None) -> None:
-        with self._lock:
-            self._enter()
-            self.log.configure(keep_rows, max_chunk_length)
-            self._moved()
-
     def report(self) -> WriterReport:
         with self._lock:
-            return self.log.report()
+            return self._outbox.report()
 
     def flush(self, block_until_num_items: int, timeout_ms: float | None) -> None:
         if block_until_num_items < 0:
@@ -128,17 +137,13 @@ class WriterCore:
         """What leaving a `with` block does."""
         self.flush(0, self._timeout_ms)
 
-    def end_episode(
-        self, clear_buffers: bool, timeout_ms: float | None, finish: Callable[[], None] | None = None
-    ) -> None:
-        """Let `finish` make the episode's last items, flush, and begin a new episode."""
+    def end_episode(self, finish: Callable[[], None], begin: Callable[[], None], timeout_ms: float | None) -> None:
+        """Let `finish` make the episode's last items, flush, and let the next one begin, unless the flush failed."""
         with self._lock:
             self._enter()
-            self.log.close_step()
-            if finish is not None:
-                finish()
+            finish()
             self._flush(0, deadline_after(timeout_ms))
-            self.log.end_episode(clear_buffers)
+            begin()
 
     def close(self, timeout_ms: float | None) -> None:
         """Flush, then give lease and connection up. Items that are not acknowledged in time are told in the log."""
@@ -147,7 +152,7 @@ class WriterCore:
                 self._closed = True
                 return
             try:
-                self.log.close_step()
+                self._outbox.close_step()
                 # Asking the server why takes time, which somebody on the way out has not.
                 self._flush(0, deadline_after(timeout_ms), explain=timeout_ms is None or timeout_ms > EXIT_TIMEOUT_MS)
             except (DeadlineExceededError, ConnectionLostError) as error:
@@ -168,7 +173,7 @@ class WriterCore:
     @property
     def open_items(self) -> int:
         """Items that are not acknowledged."""
-        return self.log.items + self._sender.stream.unacknowledged_items
+        return self._outbox.items + self._sender.stream.unacknowledged_items
 
     # What the pacer does.
 
@@ -183,7 +188,7 @@ class WriterCore:
     def _tick(self, now: float) -> float:
         if self._closed:
             return math.inf
-        steps = self.log
+        steps = self._outbox
         if self._abandoned_at is not None:
             steps.close_step()
             steps.cut()
@@ -231,15 +236,15 @@ class WriterCore:
     def _make_room(self, what: str) -> None:
         """Ship what is full; if it cannot leave, wait."""
         self._ship()
-        if self.log.has_full_message:
+        if self._outbox.has_full_message:
             self._sender.wait(self._shipped, deadline_after(self._timeout_ms), what)
 
     def _shipped(self) -> bool:
         self._ship()
-        return not self.log.has_full_message
+        return not self._outbox.has_full_message
 
     def _ship(self) -> None:
-        steps, sender = self.log, self._sender
+        steps, sender = self._outbox, self._sender
         while steps.ready_items and sender.stream.has_room:
             message = steps.take_message()
             assert message is not None, "an item is ready"
@@ -249,15 +254,15 @@ class WriterCore:
 
     def _moved(self) -> None:
         """Something was added: ship what is full, and let the pacer know when the rest is due."""
-        if self.log.has_full_message:
+        if self._outbox.has_full_message:
             self._ship()
-        due = self._items_due() if self.log.items else math.inf
+        due = self._items_due() if self._outbox.items else math.inf
         if due < self._due:
             self._due = due
             self._pacer.wake(self, due)
 
     def _items_due(self) -> float:
-        ready, waiting = self.log.ready_since(), self.log.waiting_since()
+        ready, waiting = self._outbox.ready_since(), self._outbox.waiting_since()
         due = math.inf
         if ready is not None and self._sender.stream.has_room:
             due = ready + FLUSH_AFTER_S
@@ -266,9 +271,9 @@ class WriterCore:
         return due
 
     def _flush(self, most: int, deadline: float | None, *, explain: bool = True) -> None:
-        if self.log.waiting_items > most:
-            self.log.cut()
-            if self.log.waiting_items > most:
+        if self._outbox.waiting_items > most:
+            self._outbox.cut()
+            if self._outbox.waiting_items > most:
                 raise DataError("an item shows a step that is still open; append to it with partial_step=False first")
 
         def is_flushed() -> bool:

@@ -9,83 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayd_client.batches import SampledBatch
-from replayd_client.chunk_log import ChunkLog, Message
-from replayd_client.columns import Schema
+from replayd_client.chunk_log import ChunkLog
 from replayd_client.errors import DataError
 from replayd_client.history import ColumnHistory, TrajectoryColumn, Windows
 from replayd_client.item_handle import ItemHandle
 from replayd_client.steps import Steps
-from replayd_client.structure import Structure, flatten
-from replayd_client.wire import BLOB_RECORD
-
-
-class Store:
-    """A server's view of a writer: takes its messages, checks what the protocol asks, and shows items."""
-
-    def __init__(self) -> None:
-        self.chunks: dict[int, tuple[int, bytes, np.ndarray[Any, Any], bytes]] = {}
-        self.next_number = 0
-        self.items: list[tuple[int, int, int, int, bytes]] = []
-        self.keep_from = 0
-
-    def take(self, message: Message) -> None:
-        assert message.keep_from >= self.keep_from
-        if message.chunks is not None:
-            self._take_chunks(message.chunks)
-        if message.items is not None:
-            items = message.items
-            assert len(items) == len(message.handles)
-            template_of = np.zeros(len(items), int) if items.template_of is None else items.template_of
-            assert items.chunks is not None
-            assert items.offset is not None
-            for i in range(len(items)):
-                first, count = int(items.chunk[i]), int(items.chunks[i])
-                rows = [self.chunks[number][0] for number in range(first, first + count)]
-                end = int(items.offset[i]) + int(items.length[i])
-                assert int(items.offset[i]) < rows[0], "a window begins in its first chunk"
-                assert sum(rows[:-1]) < end <= sum(rows), "a window ends in its last chunk"
-                template = items.templates[int(template_of[i])]
-                self.items.append((first, count, int(items.offset[i]), int(items.length[i]), template))
-        self.keep_from = message.keep_from
-
-    def _take_chunks(self, batch: Any) -> None:
-        assert batch.first >= self.next_number, "chunk numbers never go back"
-        self.next_number = batch.end
-        records = np.frombuffer(batch.records, BLOB_RECORD)
-        body = b"".join(bytes(frame) for frame in batch.body)
-        schema_of = np.zeros(len(batch), int) if batch.schema_of is None else batch.schema_of
-        for i in range(len(batch)):
-            schema = batch.schemas[int(schema_of[i])]
-            width = len(Schema.decode(schema).columns)
-            mine, records = records[:width], records[width:]
-            size = int(mine["stored_bytes"].sum())
-            self.chunks[batch.first + i] = (int(batch.rows[i]), schema, mine, body[:size])
-            body = body[size:]
-        assert not body
-        assert not len(records)
-
-    def item(self, index: int) -> Any:
-        first, count, offset, length, template = self.items[index]
-        chunks = [self.chunks[number] for number in range(first, first + count)]
-        schemas = list(dict.fromkeys(schema for _, schema, _, _ in chunks))
-        one = np.ones(1)
-        batch = SampledBatch(
-            *(one.astype(dtype) for dtype in ("u8", "f8", "f8", "u4", "u8")),
-            np.zeros(1, "u4"),
-            np.array([count], "u4"),
-            np.array([offset], "u4"),
-            np.array([length], "u4"),
-            [template],
-            None,
-            np.array([rows for rows, _, _, _ in chunks], "u4"),
-            schemas,
-            np.array([schemas.index(schema) for _, schema, _, _ in chunks], "u2"),
-            np.concatenate([records for _, _, records, _ in chunks]),
-            [payload for _, _, _, payload in chunks],
-        )
-        paths, arrays = batch.item(0)
-        return Structure.from_paths(paths).rebuild(arrays)
+from replayd_client.structure import flatten
+from tests.unit.message_store import Store
 
 
 class Pen:

@@ -1,0 +1,64 @@
+"""The core of writers whose items are windows over a `ChunkLog`: makes and checks them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from replayd_client.chunk_log import ChunkLog
+from replayd_client.history import Window
+from replayd_client.item_handle import ItemHandle
+from replayd_client.pacer import Pacer
+from replayd_client.pool import ConnectionPool
+from replayd_client.sender import deadline_after
+from replayd_client.signatures import TableDirectory, checked_priority
+from replayd_client.writer_core import WriterCore
+
+
+class ItemCore(WriterCore):
+    """A writer's core whose steps are a `ChunkLog`. With `validate_items` items are compared with what the server said
+    of its tables."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        pacer: Pacer,
+        directory: TableDirectory,
+        log: ChunkLog,
+        *,
+        validate_items: bool,
+        max_in_flight_items: int | None,
+        timeout_ms: float | None,
+    ) -> None:
+        self.log = log
+        self._directory = directory
+        self._validate_items = validate_items
+        super().__init__(pool, pacer, log, max_in_flight_items=max_in_flight_items, timeout_ms=timeout_ms)
+
+    def create_item(self, table: str, priority: Any, window: Callable[..., Window], *arguments: Any) -> ItemHandle:
+        """An item of the window that `window` makes of the arguments."""
+        return self.call("create_item", self._create, table, checked_priority(priority), window, arguments)
+
+    def add_item(self, table: str, priority: float, window: Window) -> ItemHandle:
+        """Inside a call: an item of this window. Raises SignatureError and UnknownTableError, if items are checked."""
+        if self._validate_items:
+            self._directory.check(table, window.shown, deadline_after(self._timeout_ms))
+        handle = ItemHandle(table)
+        self.log.add_item(handle, priority, window.first_row, window.last_row, window.template, time.monotonic())
+        return handle
+
+    def configure(self, keep_rows: int, max_chunk_length: int | None) -> None:
+        self.call("configure", self.log.configure, keep_rows, max_chunk_length)
+
+    def begin_episode(
+        self, clear_buffers: bool, timeout_ms: float | None, finish: Callable[[], None] | None = None
+    ) -> None:
+        """End the episode, with what `finish` adds to it."""
+        self.end_episode(finish or self.log.close_step, lambda: self.log.end_episode(clear_buffers), timeout_ms)
+
+    def _create(self, table: str, priority: float, window: Callable[..., Window], arguments: Any) -> ItemHandle:
+        if self._validate_items:
+            # Before the window, so that who misspells a table is told that first.
+            self._directory.table(table, deadline_after(self._timeout_ms))
+        return self.add_item(table, priority, window(*arguments))
