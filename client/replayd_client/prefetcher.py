@@ -41,7 +41,7 @@ WAIT_S = 3.0
 """Longest wait of one request at the server. Should the reader go meanwhile, the server may still grant that request,
 to nobody, so it is short."""
 GRACE_S = 2.0
-"""Time for an answer that the server gives at the end of that wait to arrive, or for a lost connection to come back."""
+"""Time beyond a consumer's patience for an answer to arrive, or for a lost connection to come back."""
 WARN_AFTER_S = 5.0
 """A consumer that waits is named in the log after this time, and each time that has doubled."""
 EXIT_S = 5.0
@@ -254,25 +254,27 @@ class Prefetcher(Generic[T]):
     def _ask(self, n: int, min_n: int) -> SampledBatch:
         """Ask once. Raises DeadlineExceededError, ConnectionLostError: nothing yet."""
         assert self._connection is not None, "the thread starts with a connection"
-        wait_until = self._wait_until()
+        wait_until, give_up_at = self._deadlines()
 
         def encode(request_id: int) -> list[Any]:
             wait_ms = max(math.ceil((wait_until - time.monotonic()) * 1000), 0)
             return encode_sample(request_id, self.plan.table, n, min_n, wait_ms)
 
-        reply = self._connection.call(f"sample of table {self.plan.table!r}", encode, wait_until + GRACE_S)
+        what = f"sample of table {self.plan.table!r}"
+        reply = self._connection.call(what, encode, give_up_at, on_wait=self._tell_of_silence)
         assert isinstance(reply, SampleReply), "sample is answered by sample"
         return sampled_batch(reply)
 
-    def _wait_until(self) -> float:
-        """How long the next request waits at the server: it ends with the patience of the first consumer."""
+    def _deadlines(self) -> tuple[float, float | None]:
+        """How long the next request waits at the server, which is as long as the first consumer's patience; and when it
+        is given up if there is only silence. The items of an answer that came later would be lost."""
         now = time.monotonic()
-        until = now + WAIT_S
+        timeout_s = self.plan.timeout_s
+        if timeout_s is None:
+            return now + WAIT_S, None
         with self._condition:
-            since = min(self._waiting.values(), default=now)
-        if self.plan.timeout_s is not None:
-            until = min(until, since + self.plan.timeout_s)
-        return max(until, now)
+            patience_ends = min(self._waiting.values(), default=now) + timeout_s
+        return max(min(now + WAIT_S, patience_ends), now), max(patience_ends, now) + GRACE_S
 
     def _patience_ended(self, error: ReplaydError) -> float | None:
         """Whether a consumer has waited for as long as the plan allows: how long, else None after a word in the log.
@@ -291,10 +293,13 @@ class Prefetcher(Generic[T]):
         waited_s = time.monotonic() - since
         if self.plan.timeout_s is not None and waited_s >= self.plan.timeout_s:
             return waited_s
-        if waited_s >= self._warn_after:
+        if _is_limited(error) and waited_s >= self._warn_after:
             self._warn_after = 2 * waited_s
             log.warning("a dataset has waited for a batch of table %r for %.0f s: %s", self.plan.table, waited_s, error)
         return None
+
+    def _tell_of_silence(self, waited_s: float) -> None:
+        log.warning("no answer to a sample of table %r for %.0f s: the server is busy", self.plan.table, waited_s)
 
     def _told(self, error: ReplaydError, waited_s: float) -> ReplaydError:
         if isinstance(error, DeadlineExceededError):

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import textwrap
@@ -18,7 +19,7 @@ import pytest
 
 import replayd
 from replayd import rate_limiters, selectors
-from replayd_client import Client, errors, prefetcher
+from replayd_client import Client, connection, errors, prefetcher
 from replayd_client.dataset import Dataset
 from tests.daemon.embedded import DEADLINE_S, fifo, free_port, uniform, until
 from tests.daemon.harness import DaemonProcess, environment
@@ -296,6 +297,33 @@ def test_a_server_that_stays_away_is_an_error_at_the_deadline(monkeypatch: pytes
         with pytest.raises(errors.ConnectionLostError, match=f"127.0.0.1:{port}"):
             next(dataset)
         assert dataset.ended_by.reason == "error"
+
+
+@pytest.mark.parametrize("timeout_ms", [None, 120_000])
+def test_a_server_that_is_silent_for_a_while_costs_no_items(
+    start_daemon: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    timeout_ms: float | None,
+) -> None:
+    monkeypatch.setattr(prefetcher, "WAIT_S", 0.02)
+    monkeypatch.setattr(prefetcher, "GRACE_S", 0.02)
+    monkeypatch.setattr(connection, "WARN_AFTER_S", 0.2)
+    daemon: DaemonProcess = start_daemon("--table", "t,sampler=fifo,max_times_sampled=1")
+    with Client(daemon.address) as client, client.dataset("t", 2, timeout_ms=timeout_ms) as dataset:
+        filled(client, "t", 2)
+        next(dataset)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(next, dataset)
+            until(lambda: is_parked(client, "t"))
+            daemon.send_signal(signal.SIGSTOP)
+            try:
+                until(lambda: "no answer to a sample" in caplog.text)
+            finally:
+                daemon.send_signal(signal.SIGCONT)
+            filled(client, "t", 6, start=2)
+            assert waiting.result(DEADLINE_S).data["x"].tolist() == [[2], [3]]
+        assert [next(dataset).data["x"].tolist() for _ in range(2)] == [[[4], [5]], [[6], [7]]]
 
 
 def test_waiting_is_told_in_the_log(
