@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from replayd_client import errors, structured
+from replayd_client import errors
 from replayd_client.client import Client
 from replayd_client.dataset import Dataset
 from replayd_client.history import TrajectoryColumn
@@ -14,26 +14,32 @@ from replayd_client.item_handle import ItemHandle
 from replayd_client.sampling import ReplaySample, SampleBatch, SampleInfo
 from replayd_client.server_info import TableInfo
 from replayd_client.specs import TensorSpec
-from replayd_client.structured_writer import StructuredWriter
 from replayd_client.trajectory_writer import TrajectoryWriter
 from replayd_client.updates import MutateResult
-from replayd_client.vector_items import VectorItem
-from replayd_client.vector_writer import VectorWriter
 from replayd_client.writer import Writer
-from replayd_client.writer_report import ColumnReport, WriterReport
 
 if TYPE_CHECKING:
+    from replayd_client import structured
     from replayd_client.pattern_dataset import PatternDataset
+    from replayd_client.structured_writer import StructuredWriter
     from replayd_client.timestep_dataset import TimestepDataset
     from replayd_client.trajectory_dataset import TrajectoryDataset
+    from replayd_client.vector_items import VectorItem
+    from replayd_client.vector_writer import VectorWriter
+    from replayd_client.writer_report import ColumnReport, WriterReport
 
 # Loaded when they are first used; `torch` imports PyTorch.
 _HOMES = {
+    "ColumnReport": "replayd_client.writer_report",
     "PatternDataset": "replayd_client.pattern_dataset",
+    "StructuredWriter": "replayd_client.structured_writer",
     "TimestepDataset": "replayd_client.timestep_dataset",
     "TrajectoryDataset": "replayd_client.trajectory_dataset",
+    "VectorItem": "replayd_client.vector_items",
+    "VectorWriter": "replayd_client.vector_writer",
+    "WriterReport": "replayd_client.writer_report",
 }
-_MODULES = {"torch": "replayd_client.torch"}
+_MODULES = {"structured": "replayd_client.structured", "torch": "replayd_client.torch"}
 
 __all__ = [
     "Client",

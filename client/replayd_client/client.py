@@ -28,13 +28,8 @@ from replayd_client.sampling import SampleBatch, batch_of, sample_batch, samples
 from replayd_client.sender import deadline_after
 from replayd_client.server_info import TableInfo, table_infos
 from replayd_client.signatures import TableDirectory
-from replayd_client.structure import Path
-from replayd_client.structured import Config
-from replayd_client.structured_writer import StructuredWriter, checked_configs
 from replayd_client.trajectory_writer import TrajectoryWriter
 from replayd_client.updates import MutateResult, mutate
-from replayd_client.vector_items import VectorItem
-from replayd_client.vector_writer import VectorWriter
 from replayd_client.wire import encode_info, encode_reset
 from replayd_client.writer import Writer
 from replayd_client.writer_core import CLOSE_TIMEOUT_MS, WriterCore
@@ -42,6 +37,11 @@ from replayd_client.writer_core import CLOSE_TIMEOUT_MS, WriterCore
 if TYPE_CHECKING:
     from replayd_client.batches import SampledBatch
     from replayd_client.ragged import Ragged
+    from replayd_client.structure import Path
+    from replayd_client.structured import Config
+    from replayd_client.structured_writer import StructuredWriter
+    from replayd_client.vector_items import VectorItem
+    from replayd_client.vector_writer import VectorWriter
 
 T = TypeVar("T")
 
@@ -139,6 +139,8 @@ class Client:
         It keeps as many steps as the longest pattern reaches back; `chunk_length` and `timeout_ms` as for `writer`.
         Raises DataError for no configs, TypeError for something else among them.
         """
+        from replayd_client.structured_writer import StructuredWriter, checked_configs
+
         configs = checked_configs(configs)
         reach = max(config.reach for config in configs)
         return StructuredWriter(self._item_core(reach, chunk_length, True, None, timeout_ms), configs)
@@ -160,6 +162,8 @@ class Client:
         `autoreset_mode`: "next_step", "same_step" or "disabled", as `envs.metadata["autoreset_mode"]` of Gymnasium.
         `chunk_length`: steps of a chunk, about. `timeout_ms` as for `writer`. Raises DataError.
         """
+        from replayd_client.vector_writer import VectorWriter
+
         settings = (observations, autoreset_mode, chunk_length, timeout_ms)
         writer = VectorWriter(self._pool, self._pacer, self._directory, num_envs, items, *settings)
         self._writers.add(writer.core)
