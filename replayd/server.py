@@ -96,6 +96,8 @@ class Daemon:
             self._pull = _bound(self._context, zmq.PULL, self._ingest, {zmq.RCVHWM: 100}) if self._ingest else None
         except BindError:
             self._context.destroy(linger=0)
+            for end in (self._wake_read, self._wake_write):
+                end.close()
             raise
 
     @property
