@@ -1,0 +1,23 @@
+"""Fixtures: servers of `replayd.compat.reverb`. A test module names this one in `pytest_plugins`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from replayd.compat import reverb
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., reverb.Client]]:
+    """`serve(table, …)`: a client of a server with these tables, which is stopped at the end of the test."""
+    servers: list[reverb.Server] = []
+
+    def start(*tables: reverb.Table) -> reverb.Client:
+        servers.append(reverb.Server(tables))
+        return servers[-1].localhost_client()
+
+    yield start
+    for server in servers:
+        server.stop()

@@ -1,0 +1,259 @@
+"""Servers and their tables, live, in one process and seen from another."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from replayd.compat import reverb
+from replayd.compat.reverb.server import Server, Table
+from tests.daemon.compat import fifo
+from tests.daemon.embedded import free_port, until
+
+Serve = Callable[..., reverb.Client]
+
+pytest_plugins = ["tests.daemon.compat_fixtures"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def limited(limiter: reverb.rate_limiters.RateLimiter, **settings: Any) -> Table:
+    return Table("table", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 100, limiter, **settings)
+
+
+def insert(client: reverb.Client, count: int, table: str = "table") -> None:
+    for step in range(count):
+        client.insert(step, {table: 1.0})
+
+
+def test_a_table_shows_its_state_live(serve: Serve) -> None:
+    table = limited(reverb.rate_limiters.MinSize(2))
+    client = serve(table)
+    assert table.info.current_size == 0
+    insert(client, 3)
+    next(client.sample("table"))
+    info = table.info
+    assert (info.current_size, info.num_episodes, info.num_unique_samples) == (3, 3, 1)
+    assert info.rate_limiter_info.insert_stats.completed == 3
+    assert info == client.server_info()["table"]._replace(table_worker_time=info.table_worker_time)
+    client.reset("table")
+    assert table.info.current_size == 0
+
+
+def test_a_table_tells_whether_samples_would_pass(serve: Serve) -> None:
+    table = limited(reverb.rate_limiters.MinSize(2), max_times_sampled=1)
+    client = serve(table)
+    assert not table.can_sample(1)
+    insert(client, 1)
+    assert not table.can_sample(1)
+    insert(client, 1)
+    assert table.can_sample(2)
+    assert table.can_sample(3), "the limiter knows nothing of max_times_sampled"
+
+
+def test_a_table_tells_whether_inserts_would_pass(serve: Serve) -> None:
+    table = limited(reverb.rate_limiters.SampleToInsertRatio(1.0, 2, (-100.0, 3.0)))
+    client = serve(table)
+    assert table.can_insert(3)
+    insert(client, 2)
+    assert table.can_insert(1)
+    assert not table.can_insert(2)
+    insert(client, 1)
+    assert not table.can_insert(1)
+    list(client.sample("table", 2))
+    assert table.can_insert(2)
+
+
+def test_a_replacement_of_a_served_table_is_empty_and_may_be_served(serve: Serve) -> None:
+    table = limited(reverb.rate_limiters.MinSize(1), max_times_sampled=3)
+    insert(serve(table), 2)
+    other = table.replace(max_size=5)
+    assert (other.info.current_size, other.info.max_size, other.info.max_times_sampled) == (0, 5, 3)
+    client = serve(other)
+    insert(client, 9)
+    assert other.info.current_size == 5
+    assert table.info.current_size == 2
+
+
+def test_a_table_serves_one_server(serve: Serve) -> None:
+    table = limited(reverb.rate_limiters.MinSize(1))
+    serve(table)
+    with pytest.raises(ValueError):
+        Server([table])
+
+
+def test_a_server_picks_a_free_port_and_knows_it(serve: Serve) -> None:
+    server = Server([fifo("table")])
+    try:
+        assert 0 < server.port < 65_536
+        assert server.localhost_client().server_address == f"localhost:{server.port}"
+        assert str(server.port) in repr(server)
+        assert "'table'" in repr(server)
+    finally:
+        server.stop()
+
+
+def test_a_server_takes_the_port_it_is_given() -> None:
+    port = free_port()
+    server = Server(tables=[fifo("table")], port=port)
+    try:
+        assert server.port == port
+        with pytest.raises(ValueError):
+            Server([fifo("table")], port=port)
+    finally:
+        server.stop()
+
+
+def test_a_server_that_stopped_leaves_its_port() -> None:
+    port = free_port()
+    for _ in range(2):
+        server = Server([fifo("table")], port=port)
+        server.localhost_client().insert(1, {"table": 1.0})
+        server.stop()
+
+
+def test_stop_may_be_called_again_and_wait_returns() -> None:
+    server = Server([fifo("table")])
+    waiting = threading.Thread(target=server.wait)
+    waiting.start()
+    server.stop()
+    server.stop()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    server.wait()
+
+
+def test_a_server_that_nobody_refers_to_stops() -> None:
+    server = Server([fifo("table")])
+    port = server.port
+    del server
+    again = Server([fifo("table")], port=port)
+    again.stop()
+
+
+def test_an_interrupt_ends_the_wait_and_the_server() -> None:
+    program = (
+        "from replayd.compat import reverb\n"
+        "server = reverb.Server([reverb.Table.queue('queue', 1)])\n"
+        "print(server.port, flush=True)\n"
+        "try: server.wait()\n"
+        "except KeyboardInterrupt: print('interrupted', flush=True)\n"
+        "server.wait()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], env=environment(), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process:
+        assert int(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == "interrupted\n"
+    assert process.returncode == 0
+
+
+def test_a_queue_gives_each_item_once_in_order(serve: Serve) -> None:
+    client = serve(Table.queue("queue", 5))
+    insert(client, 5, "queue")
+    assert [int(sample[0].data[0]) for sample in client.sample("queue", 5)] == [0, 1, 2, 3, 4]
+    assert client.server_info()["queue"].current_size == 0
+
+
+def test_a_stack_gives_the_newest_first(serve: Serve) -> None:
+    client = serve(Table.stack("stack", 5))
+    insert(client, 3, "stack")
+    assert [int(sample[0].data[0]) for sample in client.sample("stack", 3)] == [2, 1, 0]
+
+
+def test_a_full_queue_holds_the_next_insert_back_until_a_sample(serve: Serve) -> None:
+    client = serve(table := Table.queue("queue", 2))
+    thread = threading.Thread(target=insert, args=(client, 3, "queue"))
+    thread.start()
+    until(lambda: not table.can_insert(1))
+    next(client.sample("queue"))
+    thread.join(60)
+    assert [int(sample[0].data[0]) for sample in client.sample("queue", 2)] == [1, 2]
+
+
+def test_heaps_choose_by_priority_also_below_zero(serve: Serve) -> None:
+    client = serve(
+        Table("max", reverb.selectors.MaxHeap(), reverb.selectors.MinHeap(), 3, reverb.rate_limiters.MinSize(1)),
+        Table("min", reverb.selectors.MinHeap(), reverb.selectors.MaxHeap(), 3, reverb.rate_limiters.MinSize(1)),
+    )
+    for priority in (-5.0, 3.0, -1.0, 0.0, -2.5):
+        client.insert(priority, {"max": priority, "min": priority})
+    for table, best, kept in (("max", 3.0, {3.0, 0.0, -1.0}), ("min", -5.0, {-5.0, -2.5, -1.0})):
+        sample = next(client.sample(table))[0]
+        assert (sample.info.priority, float(sample.data[0])) == (best, best)
+        found = set()
+        for _ in range(3):
+            info = next(client.sample(table))[0].info
+            found.add(info.priority)
+            client.mutate_priorities(table, deletes=[info.key])
+        assert found == kept
+
+
+def test_heaps_go_by_priorities_as_they_are_updated(serve: Serve) -> None:
+    client = serve(
+        Table("max", reverb.selectors.MaxHeap(), reverb.selectors.Fifo(), 3, reverb.rate_limiters.MinSize(1))
+    )
+    for value in (1.0, 2.0):
+        client.insert(value, {"max": value})
+    top = next(client.sample("max"))[0].info.key
+    client.mutate_priorities("max", updates={top: -2.0})
+    assert next(client.sample("max"))[0].info.priority == 1.0
+
+
+def test_an_item_that_a_lifo_remover_takes_at_once_is_still_counted(serve: Serve) -> None:
+    table = Table("table", reverb.selectors.Fifo(), reverb.selectors.Lifo(), 2, reverb.rate_limiters.MinSize(1))
+    client = serve(table)
+    insert(client, 4)
+    assert table.info.current_size == 2
+    assert table.info.rate_limiter_info.insert_stats.completed == 4
+    assert int(next(client.sample("table"))[0].data[0]) == 0
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'client'}"}
+
+
+def test_another_process_sees_signatures_strings_and_priorities_as_they_are(serve: Serve) -> None:
+    signature = {
+        "s": reverb.TensorSpec((None,), "string", "s"),
+        "x": (reverb.TensorSpec((2, None), np.float32), [reverb.TensorSpec(None, np.uint8)]),
+    }
+    client = serve(fifo("signed", signature=signature), fifo("plain"))
+    program = (
+        "import sys, numpy as np\n"
+        "from replayd.compat import reverb\n"
+        "client = reverb.Client(sys.argv[1])\n"
+        "info = client.server_info()\n"
+        "assert set(info) == {'signed', 'plain'}\n"
+        "print(info['signed'].signature, info['plain'].signature)\n"
+        "client.insert('text', {'plain': -3.5})\n"
+        "try: client.insert(1, {'signed': 1.0})\n"
+        "except ValueError: print('refused')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, client.server_address],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "{'s': TensorSpec(shape=(None,), dtype=string, name='s/s'), "
+        "'x': (TensorSpec(shape=(2, None), dtype=float32, name='x/0'), "
+        "[TensorSpec(shape=None, dtype=uint8, name='x/1/0')])} None\nrefused\n"
+    )
+    sample = next(client.sample("plain"))[0]
+    assert sample.data == [b"text"]
+    assert sample.info.priority == -3.5
