@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgpack
 import pytest
 
-from tests.daemon.conftest import ConnectPeer
+from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.harness import REPLY_S, DaemonProcess, Peer
 from tests.wire.descriptions import frames, vectors
 
@@ -210,7 +210,10 @@ def wait_until(peer: Peer, holds: Callable[[dict[str, Any]], bool]) -> None:
     raise AssertionError(f"it did not come to hold: {info}")
 
 
-def test_every_refused_vector_is_refused_by_a_daemon_too(hostile: Peer, bystander: Peer) -> None:
+def test_every_refused_vector_is_refused_by_a_daemon_too(start_daemon: StartDaemon, connect: ConnectPeer) -> None:
+    # The table of the vectors.
+    daemon = start_daemon("--table", "replay,sampler=max_heap,max_size=100,min_size_to_sample=2")
+    hostile, bystander = connect(daemon), connect(daemon)
     before = state(bystander)
     for vector in vectors("refusals"):
         # No socket sends a message without frames; what is pushed has no reply.
@@ -218,6 +221,7 @@ def test_every_refused_vector_is_refused_by_a_daemon_too(hostile: Peer, bystande
             continue
         hostile.dealer.send_multipart(frames(vector))
         told = msgpack.unpackb(next(frame for frame in receive(hostile) if frame))
+        assert "error" in told, vector["name"]
         said = (told["error"]["code"], told["op"], told["id"])
         assert said == (vector["error"], vector["op"], vector["id"]), vector["name"]
     assert state(bystander) == before
