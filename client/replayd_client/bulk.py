@@ -26,7 +26,7 @@ from replayd_client.errors import (
     ReplaydError,
 )
 from replayd_client.insert_message import Receipt
-from replayd_client.messages import BLOB_RECORD, Buffer, ChunkBatch, ItemBatch
+from replayd_client.messages import AT_MAX, BLOB_RECORD, Buffer, ChunkBatch, ItemBatch
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import Sender
@@ -89,16 +89,20 @@ def _rows(paths: list[Any], arrays: list[NDArray[Any]], count: int, steps: int) 
 
 
 def priorities_of(priorities: Mapping[str, Any], count: int) -> dict[str, NDArray[np.float64]]:
-    """Priorities [count] for each table. Raises DataError for other shapes and PriorityError for bad values."""
+    """Priorities [count] for each table, AT_MAX for "max". Raises DataError for other shapes, PriorityError for bad
+    values."""
     if not isinstance(priorities, Mapping) or not priorities:
         raise DataError("priorities must map at least one table to a priority")
     result = {}
     for table, value in priorities.items():
+        if isinstance(value, str) and value == "max":
+            result[table] = np.full(count, AT_MAX)
+            continue
         try:
             array = np.asarray(value, np.float64)
             values = np.ascontiguousarray(np.broadcast_to(array, (count,)))
         except (TypeError, ValueError):
-            raise DataError(f"table {table!r}: priorities must be a number or an array [{count}]") from None
+            raise DataError(f"table {table!r}: priorities must be a number, an array [{count}] or 'max'") from None
         good = (values >= 0) & (values < math.inf)
         if not good.all():
             bad = np.flatnonzero(~good)

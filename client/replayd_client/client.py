@@ -71,12 +71,20 @@ class Client:
 
     # Writing.
 
-    def insert(self, data: Any, priorities: Mapping[str, float], timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
+    def insert(
+        self,
+        data: Any,
+        priorities: Mapping[str, float | Literal["max"]],
+        timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
+    ) -> None:
         """Insert one step as an item of each table, and return when it is there.
 
-        Items are trajectories of one step. Raises DataError, PriorityError, UnknownTableError, SignatureError;
-        DeadlineExceededError if a limiter still holds an item back at the deadline: it stays queued at the server, and
-        must not be inserted again. ConnectionLostError: `detail["trajectories_sent"]` is 0 if it never left.
+        Items are trajectories of one step. The priority "max" is the largest in the table when the item enters, 1.0 if
+        that is empty; so too for `insert_batch` and for the writers' `create_item`.
+
+        Raises DataError, PriorityError, UnknownTableError, SignatureError; DeadlineExceededError if a limiter still
+        holds an item back at the deadline: it stays queued at the server, and must not be inserted again.
+        ConnectionLostError: `detail["trajectories_sent"]` is 0 if it never left.
         """
         self._insert(rows_of_step(data), priorities_of(priorities, 1), timeout_ms)
 
@@ -85,8 +93,8 @@ class Client:
     ) -> NDArray[np.uint64] | dict[str, NDArray[np.uint64]]:
         """Insert B trajectories of T steps, a nest of arrays [B, T, …], as B items of each table; return their keys.
 
-        `priorities` gives each table a number or an array [B]. Keys are u64[B], in a dict by table if there are several
-        tables. Large batches travel as several messages. Raises as `insert` does; the detail of a
+        `priorities` gives each table a number, an array [B] or "max". Keys are u64[B], in a dict by table if there are
+        several tables. Large batches travel as several messages. Raises as `insert` does; the detail of a
         DeadlineExceededError says how many trajectories were sent.
         """
         rows = rows_of_batch(data)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,9 @@ BLOB_RECORD = np.dtype([("stored_bytes", "<u4"), ("codec", "u1"), ("flags", "u1"
 
 
 # --- what an insert carries -------------------------------------------------------------------------------------------
+
+AT_MAX = math.nan
+"""Among the priorities of items: the largest there is when the item enters. No priority is NaN."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,13 +64,12 @@ class ItemBatch:
     chunk: Numbers
     length: Numbers
     priority: Numbers
+    """NaN (`AT_MAX`): the item enters with the largest priority in its table, 1.0 if that is empty."""
     table_of: Numbers | None = None
     chunks: Numbers | None = None
     offset: Numbers | None = None
     templates: Sequence[bytes] = (b"",)
     template_of: Numbers | None = None
-    at_max: Numbers | None = None
-    """Not 0: the item enters with the largest priority in its table, whatever `priority` says."""
 
     def __len__(self) -> int:
         return len(self.priority)

@@ -10,7 +10,7 @@ import logging
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Match:
     columns: list[TrajectoryColumn]
     """In the order of `config.structure.paths`."""
     window: Window
-    priority: float
+    priority: float | Literal["max"]
 
     def trajectory(self) -> Any:
         """The trajectory's data: a nest of arrays, copied."""

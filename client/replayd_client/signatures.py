@@ -9,7 +9,7 @@ from typing import Any
 
 from replayd_client.errors import DataError, PriorityError, SignatureError, UnknownTableError
 from replayd_client.history import Shown
-from replayd_client.messages import HelloReply, TableDescription
+from replayd_client.messages import AT_MAX, HelloReply, TableDescription
 from replayd_client.pool import ConnectionPool
 from replayd_client.structure import Path, path_text
 from replayd_client.wire import encode_hello
@@ -79,11 +79,13 @@ class TableDirectory:
 
 
 def checked_priority(priority: Any) -> float:
-    """The priority as a float. Raises PriorityError for what is not a finite number of at least 0."""
+    """The priority as a float, AT_MAX for "max". Raises PriorityError for what is not a finite number of at least 0."""
+    if isinstance(priority, str) and priority == "max":
+        return AT_MAX
     try:
         value = float(priority)
     except (TypeError, ValueError):
-        raise DataError(f"a priority is a number, not {type(priority).__name__}") from None
+        raise DataError(f"a priority is a number or 'max', not {repr(priority)[:40]}") from None
     if not (0.0 <= value < math.inf):
         raise PriorityError(
             f"a priority must be finite and at least 0, got {value!r}", detail={"priority": repr(value)}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,7 @@ __all__ = [
 class ConstantPriority:
     """Every item has this priority."""
 
-    value: float
+    value: float | Literal["max"]
 
     def __post_init__(self) -> None:
         checked_priority(self.value)
@@ -132,8 +132,9 @@ def create_config(
     return Config(table, tuple(conditions), priority, Structure(pattern), tuple(node for _, node in nodes))
 
 
-def constant_priority_fn(value: float) -> ConstantPriority:
-    """The same priority for every item. Raises PriorityError unless it is finite and at least 0."""
+def constant_priority_fn(value: float | Literal["max"]) -> ConstantPriority:
+    """The same priority for every item, or "max": the largest in the table when it enters. Raises PriorityError unless
+    it is finite and at least 0."""
     return ConstantPriority(value)
 
 

@@ -6,7 +6,7 @@ Pure, and arrays only: knows nothing of columns, chunks and messages.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,14 @@ class VectorItem:
     An item shows all columns over its window, [window, *shape]; or what `pattern` makes of it, a nest of `PatternNode`
     (see `replayd_client.structured`) relative to the window's last row, which may not reach back further. Windows never
     span episodes. Those that an episode's end would cut short are left out, or made shorter if `shorten` is set, as
-    n-step returns and recurrent networks need it. `priority` is that of every item. Raises DataError, PriorityError.
+    n-step returns and recurrent networks need it. `priority` is that of every item, "max" the largest in the table when
+    it enters. Raises DataError, PriorityError.
     """
 
     table: str
     window: int
     period: int = 1
-    priority: float = 1.0
+    priority: float | Literal["max"] = 1.0
     shorten: bool = False
     pattern: Any = None
 

@@ -20,6 +20,7 @@ from replayd_client.codecs import ColumnCodec
 from replayd_client.columns import Schema
 from replayd_client.messages import ChunkBatch, ItemBatch
 from replayd_client.ragged_chunks import RaggedChunks, ragged_chunks
+from replayd_client.signatures import checked_priority
 from replayd_client.vector_buffer import AutoresetMode, VectorBuffer
 from replayd_client.vector_items import Bools, EpisodeRows, Ints, VectorItem
 from replayd_client.writer_report import ColumnReport, WriterReport
@@ -72,7 +73,7 @@ class VectorLog:
         self._templates = list(dict.fromkeys(templates))
         self._tables = list(dict.fromkeys(item.table for item in self._items))
         # By the number of the declaration.
-        self._priorities = np.array([item.priority for item in self._items], "<f8")
+        self._priorities = np.array([checked_priority(item.priority) for item in self._items], "<f8")
         self._table_of = np.array([self._tables.index(item.table) for item in self._items], "<u2")
         self._template_of = np.array([self._templates.index(template) for template in templates], "<u2")
         self._buffer = VectorBuffer(schema, self.num_envs, carried + steps + 1, carried, self.mode, observed)

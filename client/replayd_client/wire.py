@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from replayd_client.errors import ProtocolError, error_from_wire
 from replayd_client.header import Fields, read_header
 from replayd_client.messages import (
+    AT_MAX,
     BLOB_RECORD,
     Buffer,
     ChunkBatch,
@@ -40,6 +41,7 @@ from replayd_client.messages import (
 )
 
 __all__ = [
+    "AT_MAX",
     "BLOB_RECORD",
     "VERSION",
     "ChunkBatch",
@@ -99,14 +101,15 @@ def encode_insert(
         fields["tables"] = list(items.tables)
         fields["chunk"] = _pack(items.chunk, "<u8")
         fields["length"] = _pack(items.length, "<u4")
-        fields["priority"] = _pack(items.priority, "<f8")
+        at_max = np.isnan(items.priority)
+        fields["priority"] = _pack(np.where(at_max, 0.0, items.priority), "<f8")
         _pack_optional(fields, "table_of", items.table_of, "<u2", default=0)
         _pack_optional(fields, "chunks", items.chunks, "<u4", default=1)
         _pack_optional(fields, "offset", items.offset, "<u4", default=0)
         _pack_optional(fields, "template_of", items.template_of, "<u2", default=0)
         if any(items.templates):
             fields["templates"] = list(items.templates)
-        _pack_optional(fields, "at_max", items.at_max, "u1", default=0)
+        _pack_optional(fields, "at_max", at_max, "u1", default=0)
     return [_header("insert", request_id, fields), *body]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class Writer(WriterLife):
         for step in range(lengths.pop()):
             self.append(structure.rebuild([leaf[step] for leaf in leaves]))
 
-    def create_item(self, table: str, num_timesteps: int, priority: float) -> ItemHandle:
+    def create_item(self, table: str, num_timesteps: int, priority: float | Literal["max"]) -> ItemHandle:
         """Make an item of the last `num_timesteps` steps; its `key` is known once it is acknowledged.
 
         Raises DataError if so many steps were not appended or are not kept, and as `TrajectoryWriter.create_item`.

@@ -231,13 +231,12 @@ def _to_items(items: Message) -> client.ItemBatch:
         tables=items["tables"],
         chunk=np.array(items["chunk"], np.int64),
         length=np.array(items["length"], np.int64),
-        priority=np.array(items["priority"], np.float64),
+        priority=np.where(items.get("at_max", 0), client.AT_MAX, np.array(items["priority"], np.float64)),
         table_of=np.array(items["table_of"], np.int64),
         chunks=np.array(items["chunks"], np.int64),
         offset=np.array(items["offset"], np.int64),
         templates=[bytes.fromhex(template) for template in items["templates"]],
         template_of=np.array(items["template_of"], np.int64),
-        at_max=np.array(items["at_max"], np.uint8) if "at_max" in items else None,
     )
 
 
