@@ -35,7 +35,14 @@ ELSEWHERE = {
     ". .venv/bin/activate": "scripts/test",
 }
 SERVE = "replayd serve --table replay,sampler=prioritized,priority_exponent=0.6,max_size=100000"
-AGAINST_IT = ["replayd ping --wait 10", "replayd info"]
+AGAINST_IT = [
+    "replayd ping --wait 10",
+    "replayd info",
+    "replayd why replay",
+    "replayd peek replay --newest 5",
+    "replayd set replay max_size=200000",
+    "replayd set replay paused=sample",
+]
 
 
 def test_every_command_of_the_readme_is_run_by_a_test() -> None:
@@ -47,7 +54,7 @@ def test_every_command_of_the_readme_is_run_by_a_test() -> None:
 def test_the_daemon_of_the_readme_serves_and_is_inspected(start_daemon: StartDaemon) -> None:
     # The commands run as they stand; only the port is a free one.
     daemon = start_daemon(*shlex.split(SERVE)[2:])
-    variables = {f"REPLAYD_{command}_ADDRESS": daemon.address for command in ("PING", "INFO")}
+    variables = {f"REPLAYD_{command}_ADDRESS": daemon.address for command in ("PING", "INFO", "WHY", "PEEK", "SET")}
     said = [
         subprocess.run(
             [sys.executable, "-m", *shlex.split(command)],
@@ -61,6 +68,10 @@ def test_the_daemon_of_the_readme_serves_and_is_inspected(start_daemon: StartDae
     ]
     assert "replayd 0" in said[0]
     assert "items    0 of at most 100000" in said[1]
+    assert "flowing" in said[2]
+    assert "0 items" in said[3]
+    assert "100000 -> 200000" in said[4]
+    assert "none -> sample" in said[5]
 
 
 @pytest.mark.parametrize("example", blocks("python"))
