@@ -271,10 +271,10 @@ class Service:
 
     def _set(self, peer: Peer, request: Set, now: float) -> None:
         table = self._table(request.table)
-        before = change_settings(table, request.changes)
-        after = settings_of(table)
-        changed = {name: [before[name], value] for name, value in after.items() if before[name] != value}
-        self.notices.append(f"table {table.name}: " + ", ".join(f"{n} {a} -> {b}" for n, (a, b) in changed.items()))
+        before, after = change_settings(table, request.changes), settings_of(table)
+        told = ", ".join(f"{name} {before[name]} -> {value}" for name, value in after.items() if before[name] != value)
+        if told:
+            self.notices.append(f"table {table.name}: {told}")
         self._outbox.append((peer, Result("set", request.id, {"before": before, "after": after})))
         self._pump(table, now)
 
