@@ -10,12 +10,14 @@ from typing import Final
 
 START_LENGTH: Final = 10
 """Steps of the first chunks: the incumbent's default of a constant length."""
+MOST_LENGTH: Final = 256
+"""Steps of a chunk at most: beyond that its cost is in its bytes, and items would wait long for it."""
 CHUNK_COST_BYTES: Final = 1024
 """What a chunk costs its writer, server and reader in time, as the bytes which they could move in it: some 10 µs."""
 
 
 class ChunkLength:
-    """A chunk length between 1 and `most` that follows the cost per step.
+    """A chunk length, 1 to MOST_LENGTH, that follows the cost per step.
 
     Hill climbing as Reverb's AutoTunedChunker does it, for all columns at once: cost = mean bytes a step of CHUNKS
     chunks + mean bytes a shown step of ITEMS items, where an item costs all its chunks. The length goes up by UP while
@@ -32,9 +34,9 @@ class ChunkLength:
 
     __slots__ = ("_chunks", "_items", "_last", "length", "most")
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.length = min(START_LENGTH, most)
+    def __init__(self) -> None:
+        self.most = MOST_LENGTH
+        self.length = START_LENGTH
         self._chunks: list[tuple[float, float]] = []
         self._items: list[tuple[float, float]] = []
         self._last: tuple[float, float] | None = None

@@ -22,7 +22,8 @@ from replayd_client.columns import Schema
 from replayd_client.errors import DataError
 from replayd_client.item_handle import ItemHandle
 from replayd_client.messages import ChunkBatch, ItemBatch
-from replayd_client.pending_items import PendingItems
+from replayd_client.pending_items import PendingItem, PendingItems
+from replayd_client.presence import Presence
 from replayd_client.row_buffer import RowBuffer
 from replayd_client.structure import Path
 from replayd_client.templates import OutputColumn, Template
@@ -61,21 +62,22 @@ class ChunkLog:
         """Rows appended so far, the open step included: the number of the next one."""
         self.history_start = 0
         """First row of the history: of the episode, unless earlier ones were kept."""
+        self.oldest_row = 0
+        """The first row that may still be referred to."""
         self.episode_start = 0
+        self.presence = Presence()
         self.schema: Schema | None = None
         self.column_of: dict[Path, int] = {}
         self.dtype_names: list[str] = []
         self.step_is_open = False
         self._chunk_length = chunk_length
-        self._tuner = ChunkLength(keep_rows) if chunk_length is None else None
-        self._born: list[int] = []
-        self._missing: dict[int, set[int]] = {}
+        self._tuner = ChunkLength() if chunk_length is None else None
         self._buffer: RowBuffer | None = None
         self._buffer_start = 0
         self._schema_blob = b""
         self._codecs: list[ColumnCodec] = []
-        self._bytes_in: list[int] = []
-        self._bytes_stored: list[int] = []
+        self._cells: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._bytes_stored: NDArray[np.int64] = np.zeros(0, np.int64)
         self._chunks_finished = 0
         self._episode = 0
         self._chunks: list[Chunk] = []
@@ -88,11 +90,6 @@ class ChunkLog:
         self._ready = 0
 
     # Steps.
-
-    @property
-    def oldest_row(self) -> int:
-        """The first row that may still be referred to."""
-        return max(self.history_start, self.rows - self.keep_rows)
 
     @property
     def episode_steps(self) -> int:
@@ -109,6 +106,7 @@ class ChunkLog:
 
     def configure(self, keep_rows: int, max_chunk_length: int | None) -> None:
         """Keep at least so many rows from now on, and let no further chunk have more than so many steps."""
+        # What is forgotten does not come back: more is kept from here on.
         self.keep_rows = max(self.keep_rows, keep_rows)
         if max_chunk_length is not None:
             if self._tuner is not None:
@@ -133,8 +131,8 @@ class ChunkLog:
                 if all(leaf is None for leaf in leaves):
                     raise DataError("a step needs at least one value") from None
                 buffer.append(leaves, partial=True)
-                self._missing[self.rows] = {number for number, leaf in enumerate(leaves) if leaf is None}
-            self.rows += 1
+                self.presence.lack(self.rows, [number for number, leaf in enumerate(leaves) if leaf is None])
+            self._count_row()
         self._appended(buffer, partial_step)
 
     def append_named(self, cells: Mapping[Path, Any], partial_step: bool) -> None:
@@ -151,21 +149,9 @@ class ChunkLog:
         assert self._buffer is not None, "a log with columns has a buffer"
         assert not self.step_is_open, "an empty step is a step of its own"
         self._buffer.append([None] * len(self.column_of), partial=True)
-        self._missing[self.rows] = set(range(len(self.column_of)))
-        self.rows += 1
+        self.presence.lack(self.rows, range(len(self.column_of)))
+        self._count_row()
         self._appended(self._buffer, partial_step)
-
-    def is_present(self, column: int, row: int) -> bool:
-        """Whether the row has the column."""
-        return row >= self._born[column] and column not in self._missing.get(row, ())
-
-    def all_present(self, column: int, first: int, last: int) -> bool:
-        """Whether all rows from `first` to `last` have the column."""
-        if first < self._born[column]:
-            return False
-        return not self._missing or all(
-            column not in missing for row, missing in self._missing.items() if first <= row <= last
-        )
 
     def close_step(self) -> None:
         """The open step gets no more columns."""
@@ -178,7 +164,7 @@ class ChunkLog:
         self._episode += 1
         self.episode_start = self.rows
         if clear:
-            self.history_start = self.rows
+            self.history_start = self.oldest_row = self.rows
         self._trim()
 
     def cut(self) -> None:
@@ -214,10 +200,12 @@ class ChunkLog:
         return out
 
     def report(self) -> WriterReport:
-        columns = {
-            "/".join(map(str, path)): ColumnReport(self._bytes_in[number], self._bytes_stored[number])
-            for path, number in self.column_of.items()
-        }
+        columns = {}
+        if self.schema is not None:
+            for column, cells, stored in zip(
+                self.schema.columns, self._cells.tolist(), self._bytes_stored.tolist(), strict=True
+            ):
+                columns["/".join(map(str, column.path))] = ColumnReport(cells * column.row_bytes, stored)
         length = self.chunk_length if self._buffer is None else self._buffer.capacity
         return WriterReport(self._buffer_start, self._chunks_finished, length, columns)
 
@@ -246,13 +234,13 @@ class ChunkLog:
     @property
     def waits_for_open_step(self) -> bool:
         """Whether an item shows a step that is still open, so that it cannot be sent."""
-        return self.step_is_open and bool(self._items) and self._items.last_row[-1] == self.rows - 1
+        return self.step_is_open and bool(self._items) and self._items[-1].last_row == self.rows - 1
 
     def ready_since(self) -> float | None:
-        return self._items.created_at[0] if self._ready else None
+        return self._items[0].created_at if self._ready else None
 
     def waiting_since(self) -> float | None:
-        return self._items.created_at[self._ready] if self.waiting_items else None
+        return self._items[self._ready].created_at if self.waiting_items else None
 
     def add_item(
         self, handle: ItemHandle, priority: float, first_row: int, last_row: int, template: bytes, now: float
@@ -261,9 +249,9 @@ class ChunkLog:
         items = self._items
         if last_row < self._buffer_start and self._ready == len(items):
             self._ready += 1
-        if first_row < self._items_from or not items.handles:
+        if first_row < self._items_from or not items:
             self._items_from = first_row
-        items.add(handle, priority, first_row, last_row, template, now)
+        items.append(PendingItem(handle, priority, first_row, last_row, template, now))
 
     def take_message(self) -> Message | None:
         """The next message of finished chunks and ready items, or None if no item is ready. Chunks that do not fit
@@ -289,18 +277,25 @@ class ChunkLog:
         if chunks:
             self._sent_end = chunks[-1].number + 1
             self._unsent_bytes -= nbytes
-        batch, handles = None, []
+        batch: ItemBatch | None = None
+        handles: list[ItemHandle] = []
         if count:
             items = self._items.take(count)
             self._ready -= count
-            self._items_from = min(self._items.first_row, default=0)
-            batch, handles = items.batch(low[:count], high[:count], base, self._first_rows), items.handles
+            self._items_from = min([item.first_row for item in self._items], default=0)
+            batch = items.batch(low[:count], high[:count], base, self._first_rows)
+            handles = [item.handle for item in items]
             if self._tuner is not None and self._tuner.wants_items:
                 self._measure(self._tuner, items, low, high)
         self._trim()
         return Message(chunk_batch(chunks), batch, self._keep_from(), handles)
 
     # Helpers, in the order of their callers.
+
+    def _count_row(self) -> None:
+        self.rows += 1
+        if self.rows - self.keep_rows > self.oldest_row:
+            self.oldest_row = self.rows - self.keep_rows
 
     def _appended(self, buffer: RowBuffer, partial_step: bool) -> None:
         self.step_is_open = partial_step
@@ -319,12 +314,12 @@ class ChunkLog:
         else:
             self._buffer.grow(schema)
             self._items.replace_template(b"", _whole_window(list(self.column_of)))
+        self.presence.add_columns(len(added), self.rows - self.step_is_open)
         if self.step_is_open:
-            self._missing.setdefault(self.rows - 1, set()).update(range(len(self._born), len(schema.columns)))
-        self._born.extend([self.rows - self.step_is_open] * len(added))
+            self.presence.lack(self.rows - 1, range(len(self.column_of), len(schema.columns)))
         self._codecs.extend(ColumnCodec(column) for column in new.columns)
-        self._bytes_in.extend([0] * len(added))
-        self._bytes_stored.extend([0] * len(added))
+        self._cells = np.append(self._cells, np.zeros(len(added), np.int64))
+        self._bytes_stored = np.append(self._bytes_stored, np.zeros(len(added), np.int64))
         self.schema = schema
         self.column_of = {path: column for column, path in enumerate(schema.paths)}
         self.dtype_names = [column.dtype.name for column in schema.columns]
@@ -353,16 +348,15 @@ class ChunkLog:
 
     def _amend(self, buffer: RowBuffer, leaves: Sequence[Any]) -> None:
         buffer.amend(leaves)
-        missing = self._missing.get(self.rows - 1)
-        if missing is not None:
-            missing.difference_update(number for number, leaf in enumerate(leaves) if leaf is not None)
-            if not missing:
-                del self._missing[self.rows - 1]
+        self.presence.fill(self.rows - 1, [number for number, leaf in enumerate(leaves) if leaf is not None])
 
     def _take_open_row(self, buffer: RowBuffer) -> list[Any]:
         last = buffer.length - 1
-        missing = self._missing.get(self.rows - 1, ())
-        return [None if number in missing else array[last].copy() for number, array in enumerate(buffer.arrays())]
+        row = self.rows - 1
+        return [
+            array[last].copy() if self.presence.is_present(number, row) else None
+            for number, array in enumerate(buffer.arrays())
+        ]
 
     def _finish(self, buffer: RowBuffer, count: int) -> None:
         """Encode the first `count` rows of the buffer as a chunk."""
@@ -385,14 +379,15 @@ class ChunkLog:
         self._chunks_finished += 1
         self._unsent_bytes += len(payload)
         self._buffer_start += count
-        stored = records["stored_bytes"].tolist()
-        for number, (column, has) in enumerate(zip(buffer.schema.columns, present, strict=True)):
-            self._bytes_in[number] += column.row_bytes * (count if has is None else int(has.sum()))
-            self._bytes_stored[number] += stored[number]
+        self._bytes_stored += records["stored_bytes"]
+        self._cells += count
+        for number, has in enumerate(present):
+            if has is not None:
+                self._cells[number] -= count - np.count_nonzero(has)
         if self._tuner is not None:
             self._tuner.saw_chunk(len(payload), count)
         items = self._items
-        while self._ready < len(items) and items.last_row[self._ready] < self._buffer_start:
+        while self._ready < len(items) and items[self._ready].last_row < self._buffer_start:
             self._ready += 1
 
     def _trim(self) -> None:
@@ -409,9 +404,7 @@ class ChunkLog:
         if gone:
             del self._chunks[:gone]
             del self._first_rows[:gone]
-        if self._missing:
-            for row in [row for row in self._missing if row < keep]:
-                del self._missing[row]
+        self.presence.forget_before(keep)
 
     def _find(self, row: int) -> int:
         """Index of the finished chunk that has this row."""
@@ -425,7 +418,7 @@ class ChunkLog:
     ) -> None:
         for item in range(min(len(items), ChunkLength.ITEMS)):
             chunks = self._chunks[int(low[item]) : int(high[item]) + 1]
-            steps = items.last_row[item] - items.first_row[item] + 1
+            steps = items[item].last_row - items[item].first_row + 1
             tuner.saw_item(
                 sum(len(chunk.payload) for chunk in chunks), len(chunks), sum(chunk.rows for chunk in chunks), steps
             )

@@ -133,6 +133,10 @@ def encode_chunk(
             raise DataError(f"{column} over {rows} rows cannot hold {array.dtype.name}{list(array.shape)}")
         if array.nbytes > MAX_BLOB_BYTES:
             raise DataError(f"{path_text(column.path)}: {array.nbytes} bytes in a chunk, the limit is {MAX_BLOB_BYTES}")
+        if has is None and array.nbytes < MIN_COMPRESSED_BYTES:
+            parts.append(array.tobytes())
+            records.append(array.nbytes)
+            continue
         flags = size = 0
         if has is not None:
             flags = SPARSE
@@ -161,7 +165,7 @@ class ColumnCodec:
 
     TRIAL_CHUNKS: Final = 2
     RETRIAL_CHUNKS: Final = 256
-    WORTHWHILE: Final = 0.05
+    WORTHWHILE: Final = 0.2
     # A reader pays some ten microseconds for each compressed blob, in which it could copy a hundred raw ones like it.
     WORTHWHILE_BYTES: Final = 512
 

@@ -37,7 +37,7 @@ class TrajectoryColumn:
     no cells, cells of several columns, a missing or expired cell, and for more than one cell with `squeeze`.
     """
 
-    __slots__ = ("_column", "_log", "_rows", "is_squeezed", "path")
+    __slots__ = ("_column", "_first", "_last", "_log", "_rows", "is_squeezed", "path")
 
     def __init__(
         self,
@@ -61,7 +61,17 @@ class TrajectoryColumn:
     def of(cls, log: ChunkLog, column: int, rows: Sequence[int], squeeze: bool, path: Path) -> TrajectoryColumn:
         """These rows of a column, of which each must be kept and present."""
         made = cls.__new__(cls)
-        made._set(log, column, rows, squeeze, path)
+        made._log = log
+        made._column = column
+        made._rows = rows
+        made.is_squeezed = squeeze
+        made.path = path
+        if type(rows) is range:
+            made._first, made._last = (rows[0], rows[-1]) if rows.step > 0 else (rows[-1], rows[0])
+        else:
+            made._first, made._last = min(rows), max(rows)
+        if made._first < log.presence.dense_from or made._first < log.oldest_row:
+            made.check()
         return made
 
     def _set(self, log: ChunkLog, column: int, rows: Sequence[int], squeeze: bool, path: Path | None) -> None:
@@ -70,9 +80,24 @@ class TrajectoryColumn:
         self._log = log
         self._column = column
         self._rows = rows
+        self._first, self._last = min(rows), max(rows)
         self.is_squeezed = squeeze
         self.path = path
-        check_cells(log, column, rows)
+        self.check()
+
+    def check(self) -> None:
+        """Raises DataError for a cell that has expired or that its step lacks."""
+        log, path = self._log, self._spec.path
+        if self._first < log.oldest_row:
+            step = self._first - log.history_start
+            raise DataError(
+                f"{path_text(path)}: step {step} has expired, only the last {log.rows - log.oldest_row} steps are kept "
+                f"(num_keep_alive_refs is {log.keep_rows})",
+                detail={"fault": "expired", "path": path, "step": step},
+            )
+        for row in self._rows:
+            if not log.presence.is_present(self._column, row):
+                raise _lacking(log, path, row)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -85,7 +110,7 @@ class TrajectoryColumn:
 
     def numpy(self) -> NDArray[Any]:
         """A copy of the data. Raises DataError if a cell has expired."""
-        check_cells(self._log, self._column, self._rows)
+        self.check()
         return self._log.values(self._column, np.array(self._rows, np.int64)).reshape(self.shape)
 
     def __len__(self) -> int:
@@ -125,7 +150,11 @@ class ColumnHistory:
 
     def __getitem__(self, index: Any) -> TrajectoryColumn:
         log = self._log
-        rows, squeeze = picked(range(log.history_start, log.rows), index)
+        rows: Sequence[int] = range(log.history_start, log.rows)
+        if type(index) is slice:
+            rows, squeeze = rows[index], False
+        else:
+            rows, squeeze = picked(rows, index)
         if not rows:
             raise DataError(f"{path_text(self.path)}[{_index_text(index)}] picks no step of {len(self)}")
         column = log.column_of.get(self.path)
@@ -140,7 +169,7 @@ class ColumnHistory:
         """The reference of a row, by its number in the writer; None if it has expired or lacks the column."""
         log = self._log
         column = log.column_of.get(self.path)
-        if column is None or row < log.oldest_row or not log.is_present(column, row):
+        if column is None or row < log.oldest_row or not log.presence.is_present(column, row):
             return None
         return CellReference(log, column, row)
 
@@ -148,6 +177,14 @@ class ColumnHistory:
         return (
             f"<ColumnHistory {path_text(self.path)}: {len(self)} steps, {self._log.rows - self._log.oldest_row} kept>"
         )
+
+
+def newest_cells(log: ChunkLog, columns: Sequence[ColumnHistory]) -> list[CellReference | None]:
+    """The reference of each column's newest cell, None where the newest step has none."""
+    row = log.rows - 1
+    if log.presence.is_complete(row) and len(columns) == len(log.column_of):
+        return [CellReference(log, log.column_of[column.path], row) for column in columns]
+    return [column.cell(row) for column in columns]
 
 
 def picked(rows: Sequence[int], index: Any) -> tuple[Sequence[int], bool]:
@@ -180,38 +217,11 @@ def _index_text(index: Any) -> str:
     return str(index)
 
 
-def check_cells(log: ChunkLog, column: int, rows: Sequence[int]) -> None:
-    """Raises DataError for a cell that has expired or that its step lacks."""
-    low, high = _bounds(rows)
-    if low < log.oldest_row:
-        path = _path(log, column)
-        raise DataError(
-            f"{path_text(path)}: step {low - log.history_start} has expired, only the last "
-            f"{log.rows - log.oldest_row} steps are kept (num_keep_alive_refs is {log.keep_rows})",
-            detail={"fault": "expired", "path": path, "step": low - log.history_start},
-        )
-    if not log.all_present(column, low, high):
-        lacking = next((row for row in rows if not log.is_present(column, row)), None)
-        if lacking is not None:
-            raise _lacking(log, _path(log, column), lacking)
-
-
 def _lacking(log: ChunkLog, path: Path, row: int) -> DataError:
     step = row - log.history_start
     return DataError(
         f"{path_text(path)}: step {step} lacks this column", detail={"fault": "lacking", "path": path, "step": step}
     )
-
-
-def _path(log: ChunkLog, column: int) -> Path:
-    assert log.schema is not None, "a cell has a column"
-    return log.schema.columns[column].path
-
-
-def _bounds(rows: Sequence[int]) -> tuple[int, int]:
-    if type(rows) is range:
-        return (rows[0], rows[-1]) if rows.step > 0 else (rows[-1], rows[0])
-    return min(rows), max(rows)
 
 
 Shown = tuple[tuple[Path, str, tuple[int, ...]], ...]
@@ -249,15 +259,14 @@ class Windows:
         for column in columns:
             if column._log is not log:
                 raise DataError("a trajectory holds cells of another writer")
-            low, high = _bounds(column._rows)
-            if low < first:
-                first = low
-            if high > last:
-                last = high
+            if column._first < first:
+                first = column._first
+            if column._last > last:
+                last = column._last
         if first < log.oldest_row:
             for column in columns:
-                check_cells(log, column._column, column._rows)
-        key = (paths, len(log.column_of), tuple([_place(column, first) for column in columns]))
+                column.check()
+        key = (paths, len(log.column_of), *[_place(column, first) for column in columns])
         known = self._known.get(key)
         if known is None:
             known = self._described(paths, columns, first, last)

@@ -38,7 +38,8 @@ class ItemCore(WriterCore):
 
     def create_item(self, table: str, priority: Any, window: Callable[..., Window], *arguments: Any) -> ItemHandle:
         """An item of the window that `window` makes of the arguments."""
-        return self.call("create_item", self._create, table, checked_priority(priority), window, arguments)
+        value = checked_priority(priority)
+        return self.call("create_item", lambda: self.add_item(table, value, window(*arguments)))
 
     def add_item(self, table: str, priority: float, window: Window) -> ItemHandle:
         """Inside a call: an item of this window. Raises SignatureError and UnknownTableError, if items are checked."""
@@ -56,9 +57,3 @@ class ItemCore(WriterCore):
     ) -> None:
         """End the episode, with what `finish` adds to it."""
         self.end_episode(finish or self.log.close_step, lambda: self.log.end_episode(clear_buffers), timeout_ms)
-
-    def _create(self, table: str, priority: float, window: Callable[..., Window], arguments: Any) -> ItemHandle:
-        if self._validate_items:
-            # Before the window, so that who misspells a table is told that first.
-            self._directory.table(table, deadline_after(self._timeout_ms))
-        return self.add_item(table, priority, window(*arguments))

@@ -194,7 +194,7 @@ class PatternMatcher:
             rows = range(newest + node.start, newest + node.stop, node.step)
             if column is None:
                 return None
-            if not own.all_present(column, rows[0], rows[-1]) and not all(own.is_present(column, row) for row in rows):
+            if not own.presence.all_present(column, rows[0], rows[-1]) and not all(own.presence.is_present(column, row) for row in rows):
                 return None
             columns.append(TrajectoryColumn.of(own, column, rows, node.squeeze, node.path))
         window = self._windows.of(config.structure.paths, columns)

@@ -24,7 +24,10 @@ class RowBuffer:
     number goes into a column of its kind or a wider one if its value fits. A refused step changes nothing.
     """
 
-    __slots__ = ("_arrays", "_checks", "_is_sparse", "_present", "capacity", "length", "schema")
+    __slots__ = (
+        *("_array_checks", "_arrays", "_checks", "_int_checks", "_is_sparse", "_present", "_types"),
+        *("capacity", "length", "schema"),
+    )
 
     def __init__(self, schema: Schema, capacity: int) -> None:
         if not 1 <= capacity <= MAX_CHUNK_ROWS:
@@ -36,6 +39,10 @@ class RowBuffer:
         self._checks = [_leaf_check(column) for column in schema.columns]
         self._present = np.ones((len(schema.columns), capacity), np.bool_)
         self._is_sparse = False
+        # Types of the last leaves that fitted, and what is left to compare of leaves of the same types.
+        self._types: list[type] = []
+        self._array_checks: list[tuple[int, np.dtype[Any], tuple[int, ...]]] = []
+        self._int_checks: list[tuple[int, int, int]] = []
 
     @property
     def is_full(self) -> bool:
@@ -48,7 +55,7 @@ class RowBuffer:
         path, what was expected and what came.
         """
         assert self.length < self.capacity, "a writer must cut its chunk when the buffer is full"
-        values = self._checked(leaves, partial)
+        values = leaves if self._fit_at_once(leaves) else self._checked(leaves, partial)
         row = self.length
         if partial:
             self._present[:, row] = False
@@ -89,6 +96,7 @@ class RowBuffer:
         present[:, : self.length] = False
         self._present = np.concatenate([self._present, present])
         self._is_sparse = self._is_sparse or (bool(added) and self.length > 0)
+        self._types = []
         self.schema = schema
 
     def arrays(self) -> list[NDArray[Any]]:
@@ -109,6 +117,16 @@ class RowBuffer:
             self._present[:] = True
             self._is_sparse = False
 
+    def _fit_at_once(self, leaves: Sequence[Any]) -> bool:
+        """Whether the leaves are of the types of earlier ones that fitted, and fit like them."""
+        if [*map(type, leaves)] != self._types:
+            return False
+        for number, dtype, shape in self._array_checks:
+            leaf = leaves[number]
+            if leaf.dtype is not dtype or leaf.shape != shape:
+                return False
+        return not self._int_checks or all(low <= leaves[number] <= high for number, low, high in self._int_checks)
+
     def _checked(self, leaves: Sequence[Any], partial: bool) -> Sequence[Any]:
         """Values which can be assigned without failing. Nothing is written before all of them are known to be."""
         checks = self._checks
@@ -126,7 +144,18 @@ class RowBuffer:
             if values is leaves:
                 values = list(leaves)
             values[number] = _assignable(leaf, self.schema.columns[number])  # type: ignore[index]
+        if values is leaves and not partial:
+            self._remember_types(leaves)
         return values
+
+    def _remember_types(self, leaves: Sequence[Any]) -> None:
+        self._types = [*map(type, leaves)]
+        self._array_checks, self._int_checks = [], []
+        for number, (kind, (dtype, shape, _, low, high)) in enumerate(zip(self._types, self._checks, strict=True)):
+            if kind is np.ndarray:
+                self._array_checks.append((number, dtype, shape))
+            elif kind is int:
+                self._int_checks.append((number, low, high))
 
     def _fill(self, row: int, values: Sequence[Any]) -> None:
         for number, value in enumerate(values):

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.errors import DataError
-from replayd_client.history import ColumnHistory, TrajectoryColumn, Windows
+from replayd_client.history import ColumnHistory, TrajectoryColumn, Windows, newest_cells
 from replayd_client.item_core import ItemCore
 from replayd_client.item_handle import ItemHandle
 from replayd_client.steps import Steps
@@ -60,8 +60,7 @@ class TrajectoryWriter(WriterLife):
         """
         self._core.call("append", self._steps.append, data, partial_step)
         structure = self._known_structure()
-        row = self._core.log.rows - 1
-        return structure.rebuild([column.cell(row) for column in self._columns])
+        return structure.rebuild(newest_cells(self._core.log, self._columns))
 
     def create_item(self, table: str, priority: float | Literal["max"], trajectory: Any) -> ItemHandle:
         """Make an item of a nest of `TrajectoryColumn`; its `key` is known once the server has acknowledged it.
@@ -78,7 +77,7 @@ class TrajectoryWriter(WriterLife):
             self._trajectory = Structure(trajectory)
             columns = self._trajectory.leaves(trajectory)
         paths = self._trajectory.paths
-        for path, leaf in zip(paths, columns, strict=True):
+        for path, leaf in zip(paths, columns):  # noqa: B905 - leaves come in the order of the paths, and this is hot
             if not isinstance(leaf, TrajectoryColumn):
                 raise TypeError(
                     f"{path_text(path)}: a trajectory is made of TrajectoryColumn (index the history), "

@@ -121,7 +121,8 @@ class VectorBuffer:
         self._resetting = None
         valid = self._valid[: self.slot]
         env = np.flatnonzero(valid.any(axis=0))
-        self._is_last[self.slot - 1 - np.argmax(valid[::-1, env], axis=0), env] = True
+        if len(env):
+            self._is_last[self.slot - 1 - np.argmax(valid[::-1, env], axis=0), env] = True
         self._fresh[:] = self._has_fresh = self._was_ended = True
 
     def take(self) -> EpisodeRows:

@@ -102,7 +102,10 @@ class WriterCore:
         self._timeout_ms = timeout_ms
         self._lock = threading.RLock()
         self._sender = Sender(pool, max_in_flight_items)
+        self._refusals = self._sender.stream.refusals
         self._due = 0.0
+        self._armed = 0
+        self._is_foreign = False
         self._closed = False
         self._abandoned_at: float | None = None
         _CORES.add(self)
@@ -207,6 +210,7 @@ class WriterCore:
                     log.warning("a writer that nobody closed ends with %d items not acknowledged", self.open_items)
                 self._shut()
                 return math.inf
+        self._armed = self._awaited()
         self._due = max(min(self._sender.next_tick(now), self._items_due()), now + BUSY_RETRY_S)
         return self._due
 
@@ -214,19 +218,18 @@ class WriterCore:
 
     def _enter(self) -> None:
         """What every call begins with: the writer must be usable, and what was refused since is told."""
-        self._sender.check_process()
-        if self._closed:
-            raise ClosedError("the writer is closed")
-        if self._sender.stream.refusals:
+        if self._closed or self._refusals or self._is_foreign:
+            self._sender.check_process()
+            if self._closed:
+                raise ClosedError("the writer is closed")
             self._raise_refusals()
 
     def _raise_refusals(self) -> None:
-        refusals = self._sender.stream.refusals
-        if refusals:
-            count = sum(receipt.items for receipt in refusals)
-            error = refusals[0].error
+        if self._refusals:
+            count = sum(receipt.items for receipt in self._refusals)
+            error = self._refusals[0].error
             assert error is not None, "a refusal has an error"
-            refusals.clear()
+            self._refusals.clear()
             raise type(error)(
                 f"the server refused {count} item{'s' if count != 1 else ''} that were created earlier: {error}",
                 detail={**error.detail, "refused_items": count},
@@ -256,10 +259,19 @@ class WriterCore:
         """Something was added: ship what is full, and let the pacer know when the rest is due."""
         if self._outbox.has_full_message:
             self._ship()
-        due = self._items_due() if self._outbox.items else math.inf
-        if due < self._due:
-            self._due = due
-            self._pacer.wake(self, due)
+        # What is added to others like it is due after them.
+        awaited = self._awaited()
+        if awaited != self._armed:
+            self._armed = awaited
+            due = self._items_due()
+            if due < self._due:
+                self._due = due
+                self._pacer.wake(self, due)
+
+    def _awaited(self) -> int:
+        """Which kinds of items there are: those that wait for a chunk, and those that wait to leave."""
+        steps = self._outbox
+        return (steps.ready_items > 0) + 2 * (steps.waiting_items > 0)
 
     def _items_due(self) -> float:
         ready, waiting = self._outbox.ready_since(), self._outbox.waiting_since()
@@ -290,6 +302,7 @@ class WriterCore:
 
     def forget(self) -> None:
         """In a forked child: the writer stays the parent's."""
+        self._is_foreign = True
         self._lock = threading.RLock()
         self._sender.forget()
 
