@@ -1,4 +1,7 @@
-"""Python client of replayd, the experience replay daemon: stream steps in, draw batches out."""
+"""Python client of replayd, the experience replay daemon: stream steps in, draw batches out.
+
+Names are loaded when they are first used: importing the package costs milliseconds, and brings neither numpy nor zmq.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +9,57 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from replayd_client import errors
-from replayd_client.client import Client
-from replayd_client.dataset import Dataset
-from replayd_client.history import TrajectoryColumn
-from replayd_client.inspection import Peeked, PeekedItem, PeekInfo, SetResult, Why
-from replayd_client.item_handle import ItemHandle
-from replayd_client.sampling import ReplaySample, SampleBatch, SampleInfo
-from replayd_client.server_info import TableInfo
-from replayd_client.specs import TensorSpec
-from replayd_client.trajectory_writer import TrajectoryWriter
-from replayd_client.updates import MutateResult
-from replayd_client.writer import Writer
 
 if TYPE_CHECKING:
     from replayd_client import structured
+    from replayd_client.client import Client
+    from replayd_client.dataset import Dataset
+    from replayd_client.history import TrajectoryColumn
+    from replayd_client.inspection import Peeked, PeekedItem, PeekInfo, SetResult, Why
+    from replayd_client.item_handle import ItemHandle
     from replayd_client.pattern_dataset import PatternDataset
+    from replayd_client.sampling import ReplaySample, SampleBatch, SampleInfo
+    from replayd_client.server_info import TableInfo
+    from replayd_client.specs import TensorSpec
     from replayd_client.structured_writer import StructuredWriter
     from replayd_client.timestep_dataset import TimestepDataset
     from replayd_client.trajectory_dataset import TrajectoryDataset
+    from replayd_client.trajectory_writer import TrajectoryWriter
+    from replayd_client.updates import MutateResult
     from replayd_client.vector_items import VectorItem
     from replayd_client.vector_writer import VectorWriter
+    from replayd_client.writer import Writer
     from replayd_client.writer_report import ColumnReport, WriterReport
 
-# Loaded when they are first used; `torch` imports PyTorch.
 _HOMES = {
-    "ColumnReport": "replayd_client.writer_report",
-    "PatternDataset": "replayd_client.pattern_dataset",
-    "StructuredWriter": "replayd_client.structured_writer",
-    "TimestepDataset": "replayd_client.timestep_dataset",
-    "TrajectoryDataset": "replayd_client.trajectory_dataset",
-    "VectorItem": "replayd_client.vector_items",
-    "VectorWriter": "replayd_client.vector_writer",
-    "WriterReport": "replayd_client.writer_report",
+    "Client": "client",
+    "ColumnReport": "writer_report",
+    "Dataset": "dataset",
+    "ItemHandle": "item_handle",
+    "MutateResult": "updates",
+    "PatternDataset": "pattern_dataset",
+    "PeekInfo": "inspection",
+    "Peeked": "inspection",
+    "PeekedItem": "inspection",
+    "ReplaySample": "sampling",
+    "SampleBatch": "sampling",
+    "SampleInfo": "sampling",
+    "SetResult": "inspection",
+    "StructuredWriter": "structured_writer",
+    "TableInfo": "server_info",
+    "TensorSpec": "specs",
+    "TimestepDataset": "timestep_dataset",
+    "TrajectoryColumn": "history",
+    "TrajectoryDataset": "trajectory_dataset",
+    "TrajectoryWriter": "trajectory_writer",
+    "VectorItem": "vector_items",
+    "VectorWriter": "vector_writer",
+    "Why": "inspection",
+    "Writer": "writer",
+    "WriterReport": "writer_report",
 }
-_MODULES = {"structured": "replayd_client.structured", "torch": "replayd_client.torch"}
+_MODULES = ("structured", "torch")
+"""Public modules; `torch` imports PyTorch."""
 
 __all__ = [
     "Client",
@@ -74,7 +94,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        return getattr(import_module(f"replayd_client.{_HOMES[name]}"), name)
     if name in _MODULES:
-        return import_module(_MODULES[name])
+        return import_module(f"replayd_client.{name}")
     raise AttributeError(f"module 'replayd_client' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
