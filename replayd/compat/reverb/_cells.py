@@ -39,8 +39,14 @@ from replayd_client import TrajectoryWriter as ReplaydWriter
 from replayd_client.errors import ReplaydError
 from replayd_client.history import CellReference
 
-CLOSE_TIMEOUT_MS = 1000
-"""How long `Close` waits for what was created to be acknowledged. Items that a limiter holds back enter later."""
+CLOSE_TIMEOUT_MS = 300
+"""How long `Close` waits for what was created to be acknowledged. It is sent at once if there is a server, and items
+that a limiter holds back enter later."""
+
+ALONE_ITEMS = 48
+"""Items in flight that travel in messages of their own where a limiter may hold them back: replayd confirms messages,
+the incumbent items, and who flushes until n are left must not wait for a message of which the table took a part. Less
+than the messages that a writer may have in flight, beyond which making an item would wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,8 @@ class CellWriter:
         self._most_open = most_open
         """Items that may be created and not confirmed; beyond them `CreateItem` waits."""
         self._open: deque[ItemHandle] = deque()
+        self._is_gated = False
+        self._message_items = writer._core.log.message_items
         self._columns: dict[int, _Column] = {}
         self._stored = 0
         self._chunk_length: dict[int, int] = {}
@@ -138,6 +146,8 @@ class CellWriter:
         for path, refs, is_squeezed in zip(outputs, columns, squeezed, strict=True):
             parts += _parts(path, refs, is_squeezed)
         nest = rebuilt([path for path, _ in parts], [column for _, column in parts])
+        self._is_gated = self._is_gated or (facts is not None and facts.is_gated)
+        self._bound_messages()
         with translated():
             handle = self._writer.create_item(table, float(stored), nest)
             if self._most_open is not None:
@@ -150,6 +160,7 @@ class CellWriter:
     def Flush(self, block_until_num_items: int = 0, timeout_ms: float | None = None) -> None:
         """Wait until so many items are left; raises DeadlineExceededError. No timeout: None, and 0 or less."""
         timeout = timeout_ms if timeout_ms is not None and timeout_ms > 0 else None
+        self._bound_messages()
         with translated():
             self._writer.flush(block_until_num_items, timeout_ms=timeout)
         self._cells_in_chunk.clear()
@@ -157,6 +168,7 @@ class CellWriter:
     def EndEpisode(self, clear_buffers: bool, timeout_ms: float | None = None) -> None:
         """Flush and begin a new episode. No timeout: None, and below 0. On an error nothing changes."""
         timeout = timeout_ms if timeout_ms is not None and timeout_ms >= 0 else None
+        self._bound_messages()
         with translated():
             self._writer.end_episode(clear_buffers, timeout_ms=timeout)
         self._cells_in_chunk.clear()
@@ -216,6 +228,11 @@ class CellWriter:
                 self._cells_in_chunk[number] = (self._cells_in_chunk.get(number, 0) + 1) % self._chunk_length[number]
             refs.append(WeakCellRef(cells[place], column.dtype, column.shape))
         return refs
+
+    def _bound_messages(self) -> None:
+        core = self._writer._core
+        alone = self._is_gated and core.open_items < ALONE_ITEMS
+        core.log.message_items = 1 if alone else self._message_items
 
     def _column(self, number: int, array: NDArray[Any]) -> _Column:
         column = self._columns.get(number)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd.compat.reverb import _priorities
+from replayd.compat.reverb._protos import DBL_MAX
 from replayd.compat.reverb._signatures import unpacked
 from replayd.compat.reverb.reverb_types import TableInfo
 from replayd_client import Client
@@ -36,6 +37,8 @@ class TableFacts:
     is_prioritized: bool
     is_signed: bool
     """Whether stored priorities are those of `_priorities.encode`."""
+    is_gated: bool
+    """Whether its limiter may hold inserts back."""
 
     def stored(self, priorities: Any) -> NDArray[np.float64]:
         """Priorities as they are sent. Raises ValueError for NaN, and for negative ones if the table refuses them."""
@@ -77,7 +80,8 @@ class Directory:
         for name, info in shown.items():
             options = (info.sampler_options, info.remover_options)
             is_prioritized = any(each.HasField("prioritized") for each in options)
-            facts[name] = TableFacts(info.signature, is_prioritized, is_ours and not is_prioritized)
+            is_gated = info.rate_limiter_info.max_diff < DBL_MAX
+            facts[name] = TableFacts(info.signature, is_prioritized, is_ours and not is_prioritized, is_gated)
         with self._lock:
             self._facts = facts
         return shown
