@@ -58,7 +58,7 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:
     )
 
 
-def _merged(path: Path, nodes: Sequence[PatternNode], specs: Sequence[Any]) -> TensorSpec:
+def _merged(path: Path, nodes: Sequence[PatternNode], specs: Sequence[Any]) -> Any:
     dtypes = [specs[node.flat_source_index].dtype for node in nodes]
     if any(dtype != dtypes[0] for dtype in dtypes):
         raise ValueError(f"Configs produce trajectories with multiple dtypes at {path}. Got {dtypes}")
@@ -74,4 +74,7 @@ def _merged(path: Path, nodes: Sequence[PatternNode], specs: Sequence[Any]) -> T
         if len(ranks) > 1 or shape is None or any(not shapes_fit(other[1:], shape[1:]) for other in shapes):
             raise ValueError(f"Configs produce trajectories with incompatible shapes at {path}. Got {shapes}.")
         shape = (None, *shape[1:])
-    return TensorSpec(shape, dtypes[0], "/".join(map(str, path)))
+    name = "/".join(map(str, path))
+    # Of the kind of those that were given, if that is one: whoever has TensorFlow expects its own.
+    kind = type(specs[nodes[0].flat_source_index])
+    return (kind if kind.__name__ == "TensorSpec" else TensorSpec)(shape, dtypes[0], name)
