@@ -231,10 +231,9 @@ class ChunkLog:
         """Items that wait for the open chunk."""
         return len(self._items) - self._ready
 
-    @property
-    def waits_for_open_step(self) -> bool:
-        """Whether an item shows a step that is still open, so that it cannot be sent."""
-        return self.step_is_open and bool(self._items) and self._items[-1].last_row == self.rows - 1
+    def holds_back(self, handle: ItemHandle) -> bool:
+        """Whether this item waits for the open chunk."""
+        return any(item.handle is handle for item in self._items[self._ready :])
 
     def ready_since(self) -> float | None:
         return self._items[0].created_at if self._ready else None

@@ -13,7 +13,7 @@ from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import deadline_after
 from replayd_client.signatures import TableDirectory, checked_priority
-from replayd_client.writer_core import WriterCore
+from replayd_client.writer_core import WriterCore, open_step_error
 
 
 class ItemCore(WriterCore):
@@ -45,9 +45,22 @@ class ItemCore(WriterCore):
         """Inside a call: an item of this window. Raises SignatureError and UnknownTableError, if items are checked."""
         if self._validate_items:
             self._directory.check(table, window.shown, deadline_after(self._timeout_ms))
-        handle = ItemHandle(table)
+        handle = ItemHandle(table, self.wait_for)
         self.log.add_item(handle, priority, window.first_row, window.last_row, window.template, time.monotonic())
         return handle
+
+    def wait_for(self, handle: ItemHandle, timeout_ms: float | None) -> None:
+        """What `ItemHandle.wait` does while the item is not done."""
+
+        def check_ready() -> None:
+            if self.log.holds_back(handle):
+                raise open_step_error()
+
+        self.wait_until(lambda: handle.done, "wait", timeout_ms, check_ready)
+        receipt = handle.receipt
+        if receipt is not None and receipt.error is not None and receipt.items == 1:
+            # Whoever waits is told now; the next call would tell of nothing else.
+            self.told(receipt)
 
     def configure(self, keep_rows: int, max_chunk_length: int | None) -> None:
         self.call("configure", self.log.configure, keep_rows, max_chunk_length)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.errors import ReplaydError
 from replayd_client.insert_message import Receipt
 
@@ -9,31 +12,49 @@ from replayd_client.insert_message import Receipt
 class ItemHandle:
     """An item on its way: `key` is None until it is acknowledged, and stays None if it was refused (see `error`)."""
 
-    __slots__ = ("_index", "_receipt", "table")
+    __slots__ = ("_index", "_wait", "receipt", "table")
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, table: str, wait: Callable[[ItemHandle, float | None], None] | None = None) -> None:
         self.table = table
-        self._receipt: Receipt | None = None
+        self._wait = wait
+        self.receipt: Receipt | None = None
+        """Of the message it left in; None before that."""
         self._index = 0
 
     @property
     def done(self) -> bool:
         """Whether the server has answered."""
-        return self._receipt is not None and self._receipt.done
+        return self.receipt is not None and self.receipt.done
 
     @property
     def key(self) -> int | None:
-        if self._receipt is None or self._receipt.first_key is None:
+        if self.receipt is None or self.receipt.first_key is None:
             return None
-        return self._receipt.first_key + self._index
+        return self.receipt.first_key + self._index
 
     @property
     def error(self) -> ReplaydError | None:
-        return None if self._receipt is None else self._receipt.error
+        return None if self.receipt is None else self.receipt.error
+
+    def wait(self, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> int:
+        """Wait until the item is in its table; return its key. Its chunk is finished for that, however short it is.
+
+        Raises the server's error if the item was refused, DataError if it shows a step that is still open, ClosedError
+        if its writer was closed before, and DeadlineExceededError with what the server says holds it back; the item is
+        on its way all the same, and one may wait again.
+        """
+        if not self.done:
+            assert self._wait is not None, "an item that was created has a writer"
+            self._wait(self, timeout_ms)
+        if self.error is not None:
+            raise self.error
+        key = self.key
+        assert key is not None, "what was acknowledged has a key"
+        return key
 
     def shipped(self, receipt: Receipt, index: int) -> None:
         """The item left as number `index` of this message."""
-        self._receipt, self._index = receipt, index
+        self.receipt, self._index = receipt, index
 
     def __repr__(self) -> str:
         state = "refused" if self.error is not None else f"key {self.key}" if self.done else "on its way"

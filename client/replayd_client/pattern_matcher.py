@@ -10,13 +10,13 @@ import logging
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from replayd_client.chunk_log import ChunkLog
 from replayd_client.errors import DataError
-from replayd_client.history import TrajectoryColumn, Window, Windows
+from replayd_client.history import Shown, TrajectoryColumn, Window, Windows
 from replayd_client.structure import Path, Structure, flatten, path_text
 from replayd_client.structured import Config, TdErrorPriority
 
@@ -28,10 +28,16 @@ class Match:
     """A config that is to be applied at the newest step. Its cells are there until the next step is appended."""
 
     config: Config
-    columns: list[TrajectoryColumn]
-    """In the order of `config.structure.paths`."""
     window: Window
-    priority: float | Literal["max"]
+    priority: Any
+    """A number, or "max"."""
+    _log: ChunkLog
+    _end_row: int
+
+    @property
+    def columns(self) -> list[TrajectoryColumn]:
+        """In the order of `config.structure.paths`."""
+        return _columns(self.config, self._log, self._end_row)
 
     def trajectory(self) -> Any:
         """The trajectory's data: a nest of arrays, copied."""
@@ -59,6 +65,8 @@ class PatternMatcher:
         }
         self._structure: Structure | None = None
         self._places: dict[Path, int] = {}
+        self._order: list[int] | None = None
+        """Places of the stored columns in a step's leaves, once all of them are there."""
         self._values: dict[Path, int | None] = {}
         self._told: set[Path] = set()
         self._steps = 0
@@ -86,7 +94,8 @@ class PatternMatcher:
             self._values.clear()
             self._has_value = False
         self.step_is_open = partial_step
-        self._has_value = self._has_value or any(leaves[self._places[path]] is not None for path in self._shown)
+        if not self._has_value:
+            self._has_value = any(leaves[self._places[path]] is not None for path in self._shown)
         for path in self._asked:
             leaf = leaves[self._places[path]]
             if leaf is not None:
@@ -123,7 +132,9 @@ class PatternMatcher:
     def _store(self, leaves: list[Any], partial_step: bool) -> None:
         own, column_of = self._log, self._log.column_of
         if len(column_of) == len(self._shown):
-            cells = [leaves[self._places[path]] for path in column_of]
+            if self._order is None:
+                self._order = [self._places[path] for path in column_of]
+            cells = [leaves[place] for place in self._order]
             if own.step_is_open or any(cell is not None for cell in cells):
                 own.append(cells, partial_step)
             else:
@@ -185,30 +196,67 @@ class PatternMatcher:
     def _match(self, state: _State) -> Match | None:
         """The match, or None if a cell is not there: not yet, not any more, or because its step lacks the column."""
         own, config = self._log, state.config
-        newest = own.rows
-        if newest - config.reach < own.oldest_row:
+        end = own.rows
+        first = end - state.reach
+        if first < own.oldest_row or not self._all_present(config, first, end):
             return None
-        columns = []
-        for node in config.nodes:
-            column = own.column_of.get(node.path)
-            rows = range(newest + node.start, newest + node.stop, node.step)
-            if column is None:
-                return None
-            if not own.presence.all_present(column, rows[0], rows[-1]) and not all(own.presence.is_present(column, row) for row in rows):
-                return None
-            columns.append(TrajectoryColumn.of(own, column, rows, node.squeeze, node.path))
-        window = self._windows.of(config.structure.paths, columns)
+        if state.width != len(own.column_of):
+            window = self._windows.of(config.structure.paths, _columns(config, own, end))
+            state.width = len(own.column_of)
+            state.first, state.last = window.first_row - end, window.last_row - end
+            state.template, state.shown = window.template, window.shown
+        window = Window(end + state.first, end + state.last, state.template, state.shown)
         if isinstance(config.priority, TdErrorPriority):
-            errors = next(c for c, node in zip(columns, config.nodes, strict=True) if node.path == config.priority.path)
-            return Match(config, columns, window, config.priority.of(errors.numpy()))
-        return Match(config, columns, window, config.priority.value)
+            place = next(place for place, node in enumerate(config.nodes) if node.path == config.priority.path)
+            errors = _columns(config, own, end)[place].numpy()
+            return Match(config, window, config.priority.of(errors), own, end)
+        return Match(config, window, config.priority.value, own, end)
+
+    def _all_present(self, config: Config, first: int, end: int) -> bool:
+        presence, column_of = self._log.presence, self._log.column_of
+        if first >= presence.dense_from and len(column_of) == len(self._shown):
+            return True
+        for node in config.nodes:
+            column = column_of.get(node.path)
+            if column is None or not all(presence.is_present(column, end + offset) for offset in node.offsets):
+                return False
+        return True
 
 
-@dataclass(slots=True, eq=False)
+def _columns(config: Config, log: ChunkLog, end: int) -> list[TrajectoryColumn]:
+    """The cells of the config's nodes, counted back from the row `end`."""
+    return [
+        TrajectoryColumn.of(
+            log,
+            log.column_of[node.path],
+            range(end + node.start, end + node.stop, node.step),
+            node.squeeze,
+            node.path,
+        )
+        for node in config.nodes
+    ]
+
+
 class _State:
-    """A config, and at which step it was last looked at and applied; steps are counted from 1 over all episodes."""
+    """A config, when it was last looked at and applied, and what its windows have in common.
 
-    config: Config
-    steps_since_applied: int = 0
-    counted_at: int = 0
-    applied_at: int = 0
+    Steps are counted from 1 over all episodes. A window is known for a number of columns, and lies relative to the row
+    behind the newest one.
+    """
+
+    __slots__ = (
+        *("applied_at", "config", "counted_at", "first", "last", "reach", "shown", "steps_since_applied"),
+        *("template", "width"),
+    )
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.reach = config.reach
+        self.steps_since_applied = 0
+        self.counted_at = 0
+        self.applied_at = 0
+        self.width = 0
+        self.first = 0
+        self.last = 0
+        self.template = b""
+        self.shown: Shown = ()

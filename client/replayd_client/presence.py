@@ -1,4 +1,4 @@
-"""Which rows of a writer lack which columns: those before a column began, and steps that were appended without it. Pure."""
+"""Which rows of a writer lack which columns: those before a column began, and steps appended without it. Pure."""
 
 from __future__ import annotations
 

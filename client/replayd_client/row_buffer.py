@@ -185,14 +185,33 @@ def _assignable(leaf: Any, column: Column) -> Any:
     """The leaf as something the column's array takes as it is. Raises DataError."""
     if isinstance(leaf, (bool, int, float, complex)) and not isinstance(leaf, np.generic) and not column.shape:
         if not _number_fits(leaf, column.dtype):
-            raise DataError(f"{_wanted(column)}, got the {type(leaf).__name__} {leaf}")
+            # Where the kind would do, it is the value that does not.
+            fault = "value" if column.dtype.kind in ("iu" if isinstance(leaf, int) else "fc") else "dtype"
+            raise _misfit(column, fault, f"the {type(leaf).__name__} {leaf}")
         return leaf
     if leaf is None or isinstance(leaf, (dict, list, tuple, set, str, bytes)):
-        raise DataError(f"{_wanted(column)}, got {leaf_text(leaf)}")
+        raise _misfit(column, "value", leaf_text(leaf))
     array = leaf_array(leaf, column.path)
-    if array.shape != column.shape or array.dtype.name != column.dtype.name:
-        raise DataError(f"{_wanted(column)}, got {array_text(array.dtype, array.shape)}")
+    if array.dtype.name != column.dtype.name:
+        raise _misfit(column, "dtype", array_text(array.dtype, array.shape), array)
+    if array.shape != column.shape:
+        raise _misfit(column, "shape", array_text(array.dtype, array.shape), array)
     return array  # At most byte-swapped, which the assignment undoes.
+
+
+def _misfit(column: Column, fault: str, got: str, array: NDArray[Any] | None = None) -> DataError:
+    """The error of a leaf that is not its column's; `detail` has the facts for programs."""
+    detail: dict[str, Any] = {
+        "fault": fault,
+        "path": column.path,
+        "expected_dtype": column.dtype.name,
+        "expected_shape": column.shape,
+    }
+    if array is not None:
+        detail.update(got_dtype=array.dtype.name, got_shape=array.shape)
+    return DataError(
+        f"{path_text(column.path)}: expected {array_text(column.dtype, column.shape)}, got {got}", detail=detail
+    )
 
 
 def _number_fits(number: complex, dtype: np.dtype[Any]) -> bool:
@@ -206,7 +225,3 @@ def _number_fits(number: complex, dtype: np.dtype[Any]) -> bool:
     if isinstance(number, float):
         return dtype.kind in "fc" and (not math.isfinite(number) or abs(number) <= float(np.finfo(dtype).max))
     return dtype.kind == "c" and all(_number_fits(part, dtype) for part in (number.real, number.imag))
-
-
-def _wanted(column: Column) -> str:
-    return f"{path_text(column.path)}: expected {array_text(column.dtype, column.shape)}"

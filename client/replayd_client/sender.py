@@ -23,7 +23,7 @@ from replayd_client.errors import (
 from replayd_client.insert_message import Receipt
 from replayd_client.messages import ChunkBatch, ErrorReply, InfoReply, InsertReply, ItemBatch
 from replayd_client.pool import ConnectionPool
-from replayd_client.server_info import blocked_inserts
+from replayd_client.server_info import blocked_inserts, limiters_of
 from replayd_client.stream import InsertStream
 from replayd_client.wire import encode_close_stream, encode_info, encode_keepalive
 
@@ -153,14 +153,15 @@ class Sender:
         )
 
     def _why(self) -> tuple[str, dict[str, object]]:
-        """What the server says that items wait for, in words and numbers."""
+        """What the server says that items wait for, in words and in its limiters' numbers."""
         with contextlib.suppress(ReplaydError), self._pool.connection() as connection:
             reply = connection.call("info", encode_info, time.monotonic() + EXPLAIN_S)
             assert isinstance(reply, InfoReply), "info is answered by info"
             reasons = blocked_inserts(reply.fields, self.stream.unacknowledged_tables)
             if reasons:
                 text = "; ".join(f"table {table!r}: {why}" for table, why in reasons.items())
-                return text + ". They stay queued at the server and enter when it lets them.", {"tables": reasons}
+                detail = {"tables": reasons, "limiters": limiters_of(reply.fields, reasons)}
+                return text + ". They stay queued at the server and enter when it lets them.", detail
             return "No table holds them back; the server is busy or they are still on their way.", {}
         return "The server does not say why.", {}
 

@@ -57,6 +57,12 @@ def blocked_inserts(info: Mapping[str, Any], tables: Iterable[str]) -> dict[str,
     }
 
 
+def limiters_of(info: Mapping[str, Any], tables: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    """The rate limiter's numbers (protocol §11) of each of these tables."""
+    wanted = set(tables)
+    return {str(table["name"]): table.get("limiter", {}) for table in _tables(info) if table["name"] in wanted}
+
+
 def signature_nest(description: TableDescription | None) -> Any:
     """A signature as a nest of TensorSpec, None if there is none."""
     if description is None or description.signature is None:

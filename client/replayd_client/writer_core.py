@@ -25,6 +25,7 @@ from replayd_client.errors import (
     DeadlineExceededError,
     ReplaydError,
 )
+from replayd_client.insert_message import Receipt
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import Sender, deadline_after
@@ -135,6 +136,32 @@ class WriterCore:
         with self._lock:
             self._enter()
             self._flush(block_until_num_items, deadline_after(timeout_ms))
+
+    def wait_until(
+        self, is_done: Callable[[], bool], what: str, timeout_ms: float | None, check_ready: Callable[[], None]
+    ) -> None:
+        """Send what there is, and wait for something that its answers bring about; `check_ready` raises if they never
+        will."""
+        with self._lock:
+            self._sender.check_process()
+            if is_done():
+                return
+            if self._closed:
+                raise ClosedError("the writer is closed")
+            self._outbox.cut()
+            check_ready()
+
+            def is_over() -> bool:
+                self._ship()
+                return is_done()
+
+            self._sender.wait(is_over, deadline_after(timeout_ms), what)
+
+    def told(self, refusal: Receipt) -> None:
+        """The caller knows of this refusal; no later call raises it."""
+        with self._lock:
+            if refusal in self._refusals:
+                self._refusals.remove(refusal)
 
     def flush_all(self) -> None:
         """What leaving a `with` block does."""
@@ -286,7 +313,7 @@ class WriterCore:
         if self._outbox.waiting_items > most:
             self._outbox.cut()
             if self._outbox.waiting_items > most:
-                raise DataError("an item shows a step that is still open; append to it with partial_step=False first")
+                raise open_step_error()
 
         def is_flushed() -> bool:
             self._ship()
@@ -305,6 +332,10 @@ class WriterCore:
         self._is_foreign = True
         self._lock = threading.RLock()
         self._sender.forget()
+
+
+def open_step_error() -> DataError:
+    return DataError("an item shows a step that is still open; append to it with partial_step=False first")
 
 
 _CORES: weakref.WeakSet[WriterCore] = weakref.WeakSet()

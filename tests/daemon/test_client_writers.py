@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import replayd
-from replayd_client import errors, structured
+from replayd_client import TrajectoryColumn, errors, structured
 from tests.daemon.embedded import fifo, size, uniform, until
 
 pytest_plugins = ["tests.daemon.embedded_fixtures"]
@@ -144,6 +144,148 @@ def test_numbers_that_make_no_sense_are_refused(serve: Any, client_of: Any, make
     client = client_of(serve(uniform("t")))
     with pytest.raises(ValueError):
         make(client)
+
+
+# Handles, references, deadlines.
+
+
+def test_a_handle_waits_for_its_key(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(fifo("t")))
+    writer = client.trajectory_writer(100)
+    keys = []
+    for number in range(5):
+        writer.append(number)
+        handle = writer.create_item("t", 1.0, writer.history[-1:])
+        assert handle.key is None
+        keys.append(handle.wait())
+        assert handle.done
+        assert handle.wait() == handle.key == keys[-1]
+    assert len(set(keys)) == 5
+    assert [int(s.info.key) for s in client.sample("t", 1, emit_timesteps=False)] == keys[:1]
+    writer.append(5, partial_step=True)
+    waiting = writer.create_item("t", 1.0, writer.history[-1:])
+    with pytest.raises(errors.DataError, match="still open"):
+        waiting.wait()
+    writer.close()
+    assert waiting.wait() == waiting.key
+
+
+def test_a_handle_of_an_item_that_a_full_table_holds_back_can_be_waited_for_again(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(replayd.Table.queue("q", 1)))
+    writer = client.trajectory_writer(2)
+    writer.append(0)
+    handles = [writer.create_item("q", 1.0, writer.history[-1])]
+    handles[0].wait()
+    writer.append(1)
+    handles.append(writer.create_item("q", 1.0, writer.history[-1]))
+    with pytest.raises(errors.DeadlineExceededError, match="max_diff") as late:
+        handles[1].wait(timeout_ms=50)
+    assert late.value.detail["limiters"]["q"]["max_diff"] == 1
+    assert late.value.detail["limiters"]["q"]["inserts"] == 1
+    assert [int(s.data[0]) for s in client.sample("q", 2, emit_timesteps=False)] == [0, 1]
+    assert handles[1].wait() == handles[0].wait() + 1
+    writer.close()
+
+
+def test_a_refused_item_tells_whoever_waits_for_it(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(fifo("t")))
+    writer = client.trajectory_writer(2, validate_items=False)
+    writer.append(1)
+    handle = writer.create_item("nowhere", 1.0, writer.history[-1:])
+    with pytest.raises(errors.UnknownTableError):
+        handle.wait()
+    writer.close()
+
+
+def test_appending_gives_references_that_make_a_trajectory(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(fifo("t")))
+    with client.trajectory_writer(10) as writer:
+        first = writer.append({"obs": np.zeros(2), "action": None}, partial_step=True)
+        assert first["action"] is None
+        steps = [writer.append({"obs": None, "action": 0})]
+        for number in (1, 2):
+            steps.append(writer.append({"obs": np.full(2, float(number)), "action": number}))
+        column = TrajectoryColumn([steps[2]["obs"], first["obs"], steps[1]["obs"]])
+        writer.create_item("t", 1.0, {"obs": column, "action": writer.history["action"][-1]})
+        assert writer.episode_steps == 3
+    (sample,) = client.sample("t", 1, emit_timesteps=False)
+    assert sample.data[1][:, 0].tolist() == [2, 0, 1]
+    assert sample.data[0] == 2
+
+
+def test_a_writer_that_was_told_to_wait_no_longer_goes_on_afterwards(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(replayd.Table.queue("q", 1)))
+    writer = client.writer(1, chunk_length=1, max_in_flight_items=1, timeout_ms=100)
+    appended = 0
+    with pytest.raises(errors.DeadlineExceededError) as late:
+        for number in range(10):
+            writer.append(number)
+            appended += 1
+            writer.create_item("q", 1, 1.0)
+    assert late.value.detail["limiters"]["q"]["size"] == 1
+    # The step of the call that failed was not added: it may be made again.
+    seen = [int(s.data[0][0]) for s in client.sample("q", writer.open_items + 1, emit_timesteps=False)]
+    assert seen == list(range(len(seen)))
+    writer.append(appended)
+    writer.create_item("q", 1, 1.0)
+    assert [int(s.data[0][0]) for s in client.sample("q", 1, emit_timesteps=False)] == [appended]
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("refs", "length"), [(0, None), (3, 4), (3, 0), (1, 2)], ids=["no refs", "too long", "zero", "longer"]
+)
+def test_a_configuration_that_makes_no_sense_is_refused(serve: Any, client_of: Any, refs: int, length: Any) -> None:
+    writer = client_of(serve(fifo("t"))).trajectory_writer(2)
+    with pytest.raises(ValueError):
+        writer.configure(("a",), num_keep_alive_refs=refs, max_chunk_length=length)
+
+
+def test_a_configured_column_is_kept_as_long_as_it_asks_for(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(fifo("t")))
+    with client.trajectory_writer(1) as writer:
+        writer.configure(("later",), num_keep_alive_refs=4, max_chunk_length=2)
+        for number in range(5):
+            writer.append({"later": number, "x": -number})
+        writer.create_item("t", 1.0, {"x": writer.history["x"][-4:]})
+        writer.flush()
+        assert writer.report().chunk_length == 2
+    (sample,) = client.sample("t", 1, emit_timesteps=False)
+    assert sample.data[0].tolist() == [-1, -2, -3, -4]
+
+
+# Every entry point copies.
+
+
+def test_reusing_a_buffer_is_safe_wherever_it_was_handed_in(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(fifo("t", max_times_sampled=1)))
+    buffer = np.zeros((3, 4))
+
+    def seen(count: int) -> list[float]:
+        return [float(np.max(s.data[0])) for s in client.sample("t", count, emit_timesteps=False)]
+
+    with client.writer(2) as writer:
+        for number in range(3):
+            buffer[:] = number
+            writer.append(buffer)
+            writer.create_item("t", 1, 1.0)
+        buffer[:] = -1
+        writer.append_sequence(buffer[None])
+        buffer[:] = 9
+        writer.create_item("t", 1, 1.0)
+    assert seen(4) == [0, 1, 2, -1]
+    one = structured.create_reference_step(None)
+    with client.structured_writer([structured.create_config(one[-1], "t")]) as writer:
+        for number in range(3):
+            buffer[:] = number
+            writer.append(buffer)
+        buffer[:] = 9
+    assert seen(3) == [0, 1, 2]
+    batch = np.zeros((2, 1, 3))
+    client.insert(buffer, {"t": 1.0})
+    client.insert_batch(batch, {"t": 1.0})
+    buffer[:], batch[:] = 7, 7
+    assert seen(3) == [9, 0, 0]
 
 
 # The structured writer.

@@ -335,6 +335,21 @@ def test_noise_is_stored_raw_and_no_longer_tried(monkeypatch: pytest.MonkeyPatch
     assert len(calls) == tried > 0
 
 
+def test_floats_of_which_little_can_be_saved_are_stored_raw() -> None:
+    values = np.random.default_rng(3).normal(size=(40, 1000)).astype("float32")
+    compressed = min(
+        len(encode_column(values, Choice("zstd", "byte"))[0]), len(encode_column(values, Choice("lz4"))[0])
+    )
+    assert compressed < 0.95 * values.nbytes, "something can be saved, if not much"
+    chooser = ColumnCodec(Column(("x",), values.dtype, (1000,)))
+    for _ in range(4):
+        assert chooser.encode(values)[1] == RAW
+    rounded = np.round(values, 0)
+    for _ in range(ColumnCodec.RETRIAL_CHUNKS + 1):
+        chooser.encode(rounded)
+    assert chooser.encode(rounded)[1] == BLOSC2
+
+
 def test_a_column_that_becomes_compressible_is_found_out() -> None:
     chooser = ColumnCodec(Column(("x",), "uint8", (100,)))
     noise, calm = filled("uint8", (40, 100), "random"), np.zeros((40, 100), "uint8")

@@ -374,7 +374,8 @@ def test_a_cut_leaves_an_open_step_in_the_buffer() -> None:
     assert pen.store.item(0)["a"].tolist() == [0]
     pen.create({"a": pen.history["a"][:]})
     pen.log.cut()
-    assert pen.log.waits_for_open_step
+    assert pen.log.holds_back(pen.handles[-1])
+    assert not pen.log.holds_back(pen.handles[0])
     pen.append({"b": 1})
     pen.create({"b": pen.history["b"][:]})
     pen.finish()
