@@ -144,8 +144,9 @@ def test_an_interrupt_ends_the_wait_and_the_server() -> None:
     program = (
         "from replayd.compat import reverb\n"
         "server = reverb.Server([reverb.Table.queue('queue', 1)])\n"
-        "print(server.port, flush=True)\n"
-        "try: server.wait()\n"
+        "try:\n"
+        "    print(server.port, flush=True)\n"
+        "    server.wait()\n"
         "except KeyboardInterrupt: print('interrupted', flush=True)\n"
         "server.wait()\n"
     )

@@ -179,6 +179,8 @@ def test_a_leaf_of_the_open_step_must_not_come_again(client: reverb.Client) -> N
         writer.append({"a": 1, "b": {"c": None}})
     with pytest.raises(ValueError):
         writer.append({"a": None, "b": {"c": 1}})
+    writer.end_episode()
+    assert data(client, "table") == [[1]]
 
 
 def test_a_window_with_a_missing_value_makes_no_item(client: reverb.Client) -> None:

@@ -46,7 +46,8 @@ that a limiter holds back enter later."""
 ALONE_ITEMS = 48
 """Items in flight that travel in messages of their own where a limiter may hold them back: replayd confirms messages,
 the incumbent items, and who flushes until n are left must not wait for a message of which the table took a part. Less
-than the messages that a writer may have in flight, beyond which making an item would wait."""
+than the messages that a writer may have in flight, beyond which making an item would wait. A writer that was flushed,
+and always to the last item, is not held to it: one message for many items is far cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,8 @@ class CellWriter:
         """Items that may be created and not confirmed; beyond them `CreateItem` waits."""
         self._open: deque[ItemHandle] = deque()
         self._is_gated = False
+        self._counts_items = most_open is not None
+        self._is_flushed = False
         self._message_items = writer._core.log.message_items
         self._columns: dict[int, _Column] = {}
         self._stored = 0
@@ -140,8 +143,7 @@ class CellWriter:
         facts = self._facts(table)
         if self._validate_items and facts is not None and facts.signature is not None:
             (check_steps if whole_steps else check_trajectory)(table, facts.signature, shown)
-        value = np.float64(priority)
-        stored = facts.stored(value) if facts is not None else value
+        stored = float(priority) if facts is None else facts.stored_one(priority)
         parts: list[tuple[WirePath, ReplaydColumn]] = []
         for path, refs, is_squeezed in zip(outputs, columns, squeezed, strict=True):
             parts += _parts(path, refs, is_squeezed)
@@ -149,7 +151,7 @@ class CellWriter:
         self._is_gated = self._is_gated or (facts is not None and facts.is_gated)
         self._bound_messages()
         with translated():
-            handle = self._writer.create_item(table, float(stored), nest)
+            handle = self._writer.create_item(table, stored, nest)
             if self._most_open is not None:
                 self._open.append(handle)
                 while self._open and self._open[0].done:
@@ -160,7 +162,9 @@ class CellWriter:
     def Flush(self, block_until_num_items: int = 0, timeout_ms: float | None = None) -> None:
         """Wait until so many items are left; raises DeadlineExceededError. No timeout: None, and 0 or less."""
         timeout = timeout_ms if timeout_ms is not None and timeout_ms > 0 else None
+        self._counts_items = self._counts_items or block_until_num_items > 0
         self._bound_messages()
+        self._is_flushed = True
         with translated():
             self._writer.flush(block_until_num_items, timeout_ms=timeout)
         self._cells_in_chunk.clear()
@@ -231,7 +235,8 @@ class CellWriter:
 
     def _bound_messages(self) -> None:
         core = self._writer._core
-        alone = self._is_gated and core.open_items < ALONE_ITEMS
+        counts = self._counts_items or not self._is_flushed
+        alone = self._is_gated and counts and core.open_items < ALONE_ITEMS
         core.log.message_items = 1 if alone else self._message_items
 
     def _column(self, number: int, array: NDArray[Any]) -> _Column:
@@ -291,8 +296,9 @@ def _shown(name: Path, refs: Sequence[WeakCellRef], is_squeezed: bool) -> ShownC
 
 def _parts(path: WirePath, refs: Sequence[WeakCellRef], is_squeezed: bool) -> list[tuple[WirePath, ReplaydColumn]]:
     """The output columns of replayd, each with cells of one stored column, that together are this column."""
-    runs = [list(run) for _, run in groupby((ref.cell for ref in refs), key=lambda cell: cell.column)]
+    cells = [ref.cell for ref in refs]
     marks = (STRING_MARK,) if refs[0].dtype == STRING else ()
-    if len(runs) == 1:
-        return [((*path, *marks), ReplaydColumn(runs[0], squeeze=is_squeezed))]
+    if len({cell.column for cell in cells}) == 1:
+        return [((*path, *marks), ReplaydColumn(cells, squeeze=is_squeezed))]
+    runs = [list(run) for _, run in groupby(cells, key=lambda cell: cell.column)]
     return [((*path, JOIN_MARK, number, *marks), ReplaydColumn(run)) for number, run in enumerate(runs)]

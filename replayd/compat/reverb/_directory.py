@@ -46,6 +46,12 @@ class TableFacts:
         _priorities.check(values, self.is_prioritized)
         return _priorities.encode(values) if self.is_signed else values
 
+    def stored_one(self, priority: Any) -> float:
+        """As `stored`, for a single one."""
+        value = float(priority)
+        _priorities.check_one(value, self.is_prioritized)
+        return _priorities.encode_one(value) if self.is_signed else value
+
     def shown(self, stored: Any) -> NDArray[np.float64]:
         """Priorities as they were given."""
         return _priorities.decode(stored) if self.is_signed else np.asarray(stored, np.float64)

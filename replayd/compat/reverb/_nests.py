@@ -12,9 +12,16 @@ from typing import Any
 
 Path = tuple[Any, ...]
 
+_IS_NESTED: dict[type, bool] = {}
+"""By type, since asking whether something is a Mapping is slow, and every leaf of every step is asked."""
+
 
 def is_nested(nest: Any) -> bool:
-    return isinstance(nest, (Mapping, list, tuple))
+    kind = type(nest)
+    known = _IS_NESTED.get(kind)
+    if known is None:
+        known = _IS_NESTED[kind] = issubclass(kind, (Mapping, list, tuple))
+    return known
 
 
 def flatten_with_path(nest: Any) -> list[tuple[Path, Any]]:
@@ -82,25 +89,30 @@ def _collect(found: list[tuple[Path, Any]], path: Path, nest: Any) -> None:
         found.append((path, nest))
         return
     for name, child in _children(nest):
-        _collect(found, (*path, name), child)
+        if is_nested(child):
+            _collect(found, (*path, name), child)
+        else:
+            found.append(((*path, name), child))
 
 
 def _children(nest: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(nest, Mapping):
-        try:
-            names = sorted(nest)
-        except TypeError as error:
-            raise TypeError(f"the keys of a nest must be sortable, {sorted(map(repr, nest))} are not") from error
-        return [(name, nest[name]) for name in names]
-    if _is_namedtuple(nest):
-        return list(zip(nest._fields, nest, strict=True))
-    return list(enumerate(nest))
+    if isinstance(nest, tuple) and hasattr(nest, "_fields"):
+        return zip(nest._fields, nest, strict=True)
+    if isinstance(nest, (list, tuple)):
+        return enumerate(nest)
+    try:
+        names = sorted(nest)
+    except TypeError as error:
+        raise TypeError(f"the keys of a nest must be sortable, {sorted(map(repr, nest))} are not") from error
+    return [(name, nest[name]) for name in names]
 
 
 def _filled(structure: Any, leaves: Iterator[Any]) -> Any:
     if not is_nested(structure):
         return next(leaves)
-    children = [(name, _filled(child, leaves)) for name, child in _children(structure)]
+    children = [
+        (name, _filled(child, leaves) if is_nested(child) else next(leaves)) for name, child in _children(structure)
+    ]
     if isinstance(structure, Mapping):
         return _like(structure, dict(children))
     return _sequence_like(structure, [child for _, child in children])

@@ -8,6 +8,8 @@ is exact; what is closer to 0 is 0.
 
 from __future__ import annotations
 
+import math
+from struct import Struct
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +19,15 @@ MAGNITUDE: Final = 2.0**330
 _LEAST: Final = int(np.float64(1 / MAGNITUDE).view(np.int64))
 _ZERO: Final = int(np.float64(MAGNITUDE).view(np.int64)) - _LEAST + 1
 """Number of the double that stands for 0: as many negative ones are below it."""
+
+_BITS: Final = Struct("=q")
+_DOUBLE: Final = Struct("=d")
+
+
+def check_one(priority: float, prioritized: bool) -> None:
+    """As `check`, for a single one."""
+    if math.isnan(priority) or abs(priority) >= MAGNITUDE or (prioritized and priority < 0):
+        check(np.array([priority]), prioritized)
 
 
 def check(priorities: NDArray[np.float64], prioritized: bool) -> None:
@@ -34,6 +45,14 @@ def encode(priorities: Any) -> NDArray[np.float64]:
     values = np.asarray(priorities, np.float64)
     rank = np.maximum(np.abs(values).view(np.int64) - (_LEAST - 1), 0)
     return (_ZERO + np.where(values < 0, -rank, rank)).view(np.float64)
+
+
+def encode_one(priority: float) -> float:
+    """As `encode`, for a single one."""
+    (bits,) = _BITS.unpack(_DOUBLE.pack(abs(priority)))
+    rank = max(bits - (_LEAST - 1), 0)
+    (stored,) = _DOUBLE.unpack(_BITS.pack(_ZERO + (-rank if priority < 0 else rank)))
+    return float(stored)
 
 
 def decode(stored: Any) -> NDArray[np.float64]:

@@ -17,6 +17,7 @@ from replayd_client.columns import DTYPES
 STRING: Final = np.dtype(object)
 """The dtype of a string column on this side: objects that are `bytes`."""
 LEAST_WIDTH: Final = 32
+_STORABLE: Final = frozenset(DTYPES.values())
 _LENGTH: Final = np.dtype("<u4")
 _TF_NAMES: Final = {"float16": "half", "float32": "float", "float64": "double", "object": "string"}
 
@@ -29,12 +30,14 @@ def as_array(value: Any) -> NDArray[Any]:
     if isinstance(value, (str, bytes)):
         return _strings(np.array(value, object))
     try:
-        array = np.asarray(value)
+        array: NDArray[Any] = np.asarray(value)
     except ValueError as error:
         raise TypeError(f"{type(value).__name__} cannot be made a tensor: {error}") from error
+    if array.dtype in _STORABLE:
+        return array
     if array.dtype.kind in "SUO":
         return _strings(array)
-    if array.dtype.name not in DTYPES:
+    if array.dtype.name not in DTYPES:  # A name is slow; what has another byte order gets here.
         raise TypeError(f"a {type(value).__name__} of dtype {array.dtype} cannot be made a tensor")
     return array
 

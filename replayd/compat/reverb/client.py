@@ -60,7 +60,7 @@ class Client:
                 raise ValueError(f"Unable to create an item: {error}") from None
             if facts.signature is not None:
                 check_steps(table, facts.signature, shown)
-            stored[table] = float(facts.stored(priority))
+            stored[table] = facts.stored_one(priority)
         with translated():
             self._client.insert(nest, stored, timeout_ms=None)
 

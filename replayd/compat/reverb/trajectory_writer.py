@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd.compat.reverb._cells import with_paths
-from replayd.compat.reverb._nests import Path, flatten_with_path, merged, unflatten_as
+from replayd.compat.reverb._nests import (
+    Path,
+    flatten_with_path,
+    map_structure,
+    map_structure_with_path,
+    merged,
+    unflatten_as,
+)
 from replayd.compat.reverb._trajectories import wire_paths
 from replayd.compat.reverb.errors import ReverbError
 
@@ -25,6 +32,7 @@ class TrajectoryWriter:
     def __init__(self, internal_writer: Any) -> None:
         self._writer = internal_writer
         self._structure: Any = None
+        self._history: Any = None
         self._paths: list[Path] = []
         """Of the columns by number, in the order in which they appeared."""
         self._number_of: dict[Path, int] = {}
@@ -52,8 +60,7 @@ class TrajectoryWriter:
         """A nest of the histories of all columns. Raises RuntimeError before the first `append`."""
         if not self._histories:
             raise RuntimeError("history cannot be accessed before append is called at least once.")
-        numbers = [self._number_of[path] for path, _ in flatten_with_path(self._structure)]
-        return unflatten_as(self._structure, [self._histories[number] for number in numbers])
+        return map_structure(lambda history: history, self._history)
 
     @property
     def episode_steps(self) -> int:
@@ -69,9 +76,14 @@ class TrajectoryWriter:
         stored. After an error the step is as it was.
         """
         pairs = flatten_with_path(data)
-        structure = data if self._structure is None else merged(self._structure, data)
-        paths = [*self._paths, *(path for path, _ in pairs if path not in self._number_of)]
-        number_of = {path: number for number, path in enumerate(paths)}
+        structure, paths, number_of = self._structure, self._paths, self._number_of
+        if any(path not in number_of for path, _ in pairs):
+            structure = data if structure is None else merged(structure, data)
+            known = [path for path, _ in flatten_with_path(structure) if path not in number_of]
+            paths = [*paths, *known]
+            number_of = {path: number for number, path in enumerate(paths)}
+            # A None where the structure has more fields stands for all of them.
+            pairs = [pair for pair in pairs if pair[0] in number_of]
         row: list[Any] = [None] * len(paths)
         for path, value in pairs:
             row[number_of[path]] = value
@@ -89,9 +101,11 @@ class TrajectoryWriter:
             refs = self._writer.AppendPartial(row) if partial_step else self._writer.Append(row)
         except ValueError as error:
             raise with_paths(error, paths) from error
-        self._add_columns(structure, paths)
+        if paths is not self._paths:
+            self._add_columns(structure, paths)
         self._record(refs, partial_step)
-        return unflatten_as(data, [refs[number_of[path]] for path, _ in pairs])
+        found = {path: refs[number_of[path]] for path, _ in pairs}
+        return map_structure_with_path(lambda path, value: found.get(path), data)
 
     def create_item(self, table: str, priority: float, trajectory: Any) -> None:
         """Make an item of a nest of TrajectoryColumn; it is sent in the background.
@@ -175,6 +189,8 @@ class TrajectoryWriter:
             # In the steps before it, an open one included, the column has no value.
             self._histories.append(_ColumnHistory(paths[number], self._steps + (self._open_step is not None)))
         self._paths = paths
+        numbers = [self._number_of[path] for path, _ in flatten_with_path(structure)]
+        self._history = unflatten_as(structure, [self._histories[number] for number in numbers])
 
     def _record(self, refs: Sequence[Any], partial_step: bool) -> None:
         keep: int = self._writer.max_num_keep_alive_refs
