@@ -371,6 +371,37 @@ def test_a_pickled_client_finds_its_server(client: reverb.Client) -> None:
     assert client.server_info()[TABLE].current_size == 1
 
 
+def test_the_client_for_tensors_works_on_arrays(client: reverb.Client) -> None:
+    tensors = reverb.TFClient(client.server_address, "shared", name="name")
+    tensors.insert([np.int64(3), np.array(["text"])], np.array([QUEUE, QUEUE + "2"])[:1], np.array([2.0]))
+    sample = tensors.sample(QUEUE, [np.int64, "string"])
+    assert sample.data[0] == 3
+    assert sample.data[1].tolist() == [b"text"]
+    assert sample.info.priority.dtype == np.float64
+    client.insert(1, {TABLE: 1.0})
+    keys = np.array([tensors.sample(TABLE, [np.int64]).info.key, 77], np.uint64)
+    tensors.update_priorities(TABLE, keys, np.array([5.0, 1.0]))
+    assert next(client.sample(TABLE))[0].info.priority == 5.0
+
+
+@pytest.mark.parametrize(
+    ("tables", "priorities"),
+    [([QUEUE], [1]), ([QUEUE], [1.0, 2.0]), (QUEUE, 1.0), ([1], [1.0]), ([[QUEUE]], [[1.0]])],
+)
+def test_the_client_for_tensors_checks_what_it_inserts(client: reverb.Client, tables: Any, priorities: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        reverb.TFClient(client.server_address).insert([1], tables, np.array(priorities))
+
+
+def test_the_client_for_tensors_checks_what_it_updates_and_samples(client: reverb.Client) -> None:
+    tensors = reverb.TFClient(client.server_address)
+    with pytest.raises(ValueError):
+        tensors.update_priorities(TABLE, [1, 2], [1.0])
+    client.insert(1, {TABLE: 1.0})
+    with pytest.raises(ValueError, match="dtypes"):
+        tensors.sample(TABLE, [np.float32])
+
+
 def test_a_client_may_be_used_by_many_threads(client: reverb.Client) -> None:
     def work(step: int) -> int:
         client.insert(step, {TABLE: 1.0})

@@ -64,7 +64,7 @@ def test_another_reverb_is_not_pushed_aside() -> None:
     [
         "Client", "Writer", "Server", "Table", "TimestepDataset", "TrajectoryDataset", "PatternDataset",
         "TrajectoryWriter", "TrajectoryColumn", "ReplaySample", "SampleInfo", "ReverbError", "DeadlineExceededError",
-        "selectors", "rate_limiters", "structured", "checkpointers",
+        "TFClient", "selectors", "rate_limiters", "structured", "checkpointers",
     ],
 )  # fmt: skip
 def test_the_package_has_the_names_of_the_incumbent(name: str) -> None:

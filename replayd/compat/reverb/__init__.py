@@ -20,6 +20,7 @@ from replayd.compat.reverb.platform import checkpointers_lib as checkpointers
 from replayd.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from replayd.compat.reverb.reverb_types import TableInfo, TensorSpec
 from replayd.compat.reverb.server import Server, Table
+from replayd.compat.reverb.tf_client import TFClient
 from replayd.compat.reverb.timestep_dataset import TimestepDataset
 from replayd.compat.reverb.trajectory_dataset import TrajectoryDataset
 from replayd.compat.reverb.trajectory_writer import TrajectoryColumn, TrajectoryWriter
@@ -32,6 +33,7 @@ __all__ = [
     "ReverbError",
     "SampleInfo",
     "Server",
+    "TFClient",
     "Table",
     "TableInfo",
     "TensorSpec",
@@ -60,6 +62,7 @@ _MODULES = (
     "reverb_types",
     "server",
     "structured_writer",
+    "tf_client",
     "timestep_dataset",
     "trajectory_dataset",
     "trajectory_writer",
