@@ -14,7 +14,7 @@ import numpy as np
 from replayd.chunks import ChunkStore
 from replayd.columns import Schema, Signature
 from replayd.errors import BadPriority, BadRequest, MissingChunk, SignatureMismatch
-from replayd.limits import CHUNK_ROWS, PRIORITY_MAX, REFERENCES
+from replayd.limits import CHUNK_ROWS, LEASED_BYTES, PRIORITY_MAX, REFERENCES
 from replayd.messages import ChunkBatch, Float64s, Int64s, ItemBatch, Uint64s
 from replayd.signature import check_signature
 from replayd.streams import Stream
@@ -34,8 +34,10 @@ def check_priorities(priorities: Float64s, keys: Uint64s | None = None) -> None:
     )
 
 
-def check_chunks(stream: Stream | None, batch: ChunkBatch) -> None:
+def check_chunks(stream: Stream | None, batch: ChunkBatch, store: ChunkStore) -> None:
     """New chunks must continue the stream: numbers ahead of those it has, schemas that extend each other."""
+    held = 0 if stream is None else int(store.nbytes[stream.slots].sum())
+    LEASED_BYTES.check(held + int(batch.nbytes.sum()))
     previous = None if stream is None else stream.schema
     if stream is not None and batch.first < stream.next_number:
         raise BadRequest(f"first_chunk {batch.first} is behind the stream's next chunk {stream.next_number}")

@@ -15,8 +15,18 @@ import msgpack
 import numpy as np
 
 from replayd.columns import CONTROL_CHARACTERS, Column, OutputColumn, Path, Schema, Template, path_text
-from replayd.errors import BadMessage
-from replayd.limits import CHUNK_ROWS, COLUMNS, DESCRIPTION_BYTES, DIMENSIONS, NAME_BYTES, PATH_DEPTH, RUNS, STEP_BYTES
+from replayd.errors import BadMessage, told
+from replayd.limits import (
+    CHUNK_ROWS,
+    COLUMNS,
+    DESCRIPTION_BYTES,
+    DIMENSIONS,
+    NAME_BYTES,
+    NESTING,
+    PATH_DEPTH,
+    RUNS,
+    STEP_BYTES,
+)
 from replayd_client.errors import DataError
 from replayd_client.structure import check_paths
 
@@ -74,11 +84,23 @@ def step_bytes(column: Column) -> int:
 def check_name(name: Any, what: str) -> str:
     if not isinstance(name, str) or not name or CONTROL_CHARACTERS.search(name):
         raise BadMessage(
-            f"{what} must be a string of 1 to {NAME_BYTES.value} bytes without control characters, "
-            f"got {str(name)[:80]!r}"
+            f"{what} must be a string of 1 to {NAME_BYTES.value} bytes without control characters, got {told(name)}"
         )
     NAME_BYTES.check(len(name.encode()))
     return name
+
+
+def check_nesting(value: Any) -> None:
+    """Raise LimitExceeded for what is nested deeper than NESTING; without recursion, which has a limit of its own."""
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        NESTING.check(depth)
+        inner: list[Any] = []
+        for each in level:
+            children = each.values() if isinstance(each, dict) else each
+            inner += [child for child in children if isinstance(child, dict | list)]
+        level = inner
 
 
 def _unpack(blob: bytes, what: str) -> list[Any]:
@@ -89,6 +111,7 @@ def _unpack(blob: bytes, what: str) -> list[Any]:
         raise BadMessage(f"a {what} blob is not msgpack: {error}") from error
     if not isinstance(value, list):
         raise BadMessage(f"a {what} blob must be an array of columns")
+    check_nesting(value)
     COLUMNS.check(len(value))
     return value
 
@@ -99,9 +122,7 @@ def _column(entry: Any) -> Column:
     path, dtype, shape = entry
     where = _path(path)
     if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
-        raise BadMessage(
-            f"column {path_text(where)}: dtype must be one of {', '.join(DTYPES)}, got {str(dtype)[:80]!r}"
-        )
+        raise BadMessage(f"column {path_text(where)}: dtype must be one of {', '.join(DTYPES)}, got {told(dtype)}")
     if not isinstance(shape, list) or not all(is_uint(size) for size in shape):
         raise BadMessage(f"column {path_text(where)}: shape must be an array of unsigned integers")
     DIMENSIONS.check(len(shape))

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from replayd.columns import Schema
+from replayd.episodes import Episodes, LastEpisode
 from replayd.interned import Interned
 from replayd.messages import ChunkBatch, Int64s, Payload
 from replayd.slots import Slots, count, distinct, grown
@@ -42,12 +43,13 @@ class ChunkStore:
         self.next = np.full(capacity, NO_SLOT, np.int64)
         self.number = np.zeros(capacity, np.int64)
         self.stream = np.zeros(capacity, np.int64)
-        self.episode = np.zeros(capacity, np.uint64)
+        self.episode = np.zeros(capacity, np.int64)
+        self.episodes = Episodes()
 
     def __len__(self) -> int:
         return self._slots.used
 
-    def add(self, batch: ChunkBatch, stream: int, previous: int) -> Int64s:
+    def add(self, batch: ChunkBatch, stream: int, previous: int, last_episode: LastEpisode) -> Int64s:
         """Store new chunks under their stream's lease; `previous` is the slot of the chunk numbered just before, or
         NO_SLOT.
         """
@@ -65,7 +67,7 @@ class ChunkStore:
             self.next[previous] = slots[0]
         self.number[slots] = np.arange(batch.first, batch.first + n)
         self.stream[slots] = stream
-        self.episode[slots] = batch.episodes
+        self.episode[slots] = self.episodes.enter(batch.episodes, last_episode)
         self.schema[slots] = self._hold_schemas(batch)
         nbytes = int(batch.nbytes.sum())
         self.bytes_in_use += nbytes
@@ -123,6 +125,7 @@ class ChunkStore:
         dead = np.ones(capacity, np.bool_)
         dead[live] = False
         assert not any(p is not None for p in self.payload[dead]), "a freed chunk keeps its payload"
+        self.episodes.validate(self.episode[live])
         self.schemas.validate(self.schema[live].astype(np.int64))
 
     def _take(self, n: int) -> Int64s:
@@ -147,6 +150,7 @@ class ChunkStore:
         self.payload[slots] = None
         self.layout[slots] = None
         self.schemas.release(self.schema[slots])
+        self.episodes.leave(self.episode[slots])
         self._slots.give_back(slots)
 
 

@@ -26,6 +26,14 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 
+def told(value: object) -> str:
+    """A peer's value as an error may repeat it: short, and of containers only the kind, however deep they are."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        text = repr(value)
+        return text if len(text) <= 80 else f"{text[:77]}…"
+    return f"a {type(value).__name__}"
+
+
 class PeerError(Exception):
     """One error reply: `code` and the class's row in the table are fixed, `message` is for people, `detail` for
     programs.

@@ -6,15 +6,16 @@ Any bytes either read or raise a PeerError that names the field. Knows no operat
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgpack
 import numpy as np
 
-from replayd.blobs import check_name, is_uint
-from replayd.errors import BadMessage, BadRequest
-from replayd.limits import DESCRIPTIONS, FRAMES, HEADER_BYTES, MESSAGE_BYTES
+from replayd.blobs import check_name, check_nesting, is_uint
+from replayd.errors import BadMessage, BadRequest, told
+from replayd.limits import DESCRIPTIONS, FRAMES, HEADER_BYTES, MAP_ENTRIES, MESSAGE_BYTES
 from replayd.messages import Int64s
 
 Fields = dict[str, Any]
@@ -35,14 +36,22 @@ def read_header(frames: Frames) -> Header:
             object_pairs_hook=_map,
             ext_hook=_no_extension,
             max_array_len=DESCRIPTIONS.value,
-            max_map_len=64,
+            max_map_len=MAP_ENTRIES.value,
             max_ext_len=0,
         )
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+        for text, limit in _UNPACKER_LIMITS.items():
+            if found := re.search(text, str(error)):
+                limit.check(int(found[1]))
         raise BadMessage(f"the header is not one msgpack map: {str(error)[:200]}") from error
     if not isinstance(fields, dict):
         raise BadMessage("the header is not a msgpack map")
+    check_nesting(fields)
     return Header(fields)
+
+
+_UNPACKER_LIMITS = {r"(\d+) exceeds max_array_len": DESCRIPTIONS, r"(\d+) exceeds max_map_len": MAP_ENTRIES}
+"""The unpacker enforces these two before it allocates; all we get of it is the text."""
 
 
 class Header:
@@ -91,9 +100,9 @@ class Header:
             kind = _SETTING_KINDS.get(key)
             if kind is None:
                 names = list(_SETTING_KINDS)
-                raise BadRequest(f"there is no setting {str(key)[:40]!r}; there are {', '.join(names)}", settings=names)
+                raise BadRequest(f"there is no setting {told(key)}; there are {', '.join(names)}", settings=names)
             if not kind(value):
-                raise BadRequest(f"setting {key} cannot be {str(value)[:80]}")
+                raise BadRequest(f"setting {key} cannot be {told(value)}")
         return changes
 
     def stream(self) -> bytes:

@@ -16,11 +16,8 @@ from replayd.blobs import check_name, parse_schema, parse_template, step_bytes
 from replayd.columns import Schema
 from replayd.errors import BadMessage, BadRequest
 from replayd.header import Frames, Header
-from replayd.limits import BLOBS, CHUNK_ROWS, CHUNKS, ITEMS, SMALL_PAYLOAD_BYTES
+from replayd.limits import BLOBS, CHUNK_NUMBER, CHUNK_ROWS, CHUNKS, ITEMS, SMALL_PAYLOAD_BYTES
 from replayd.messages import BLOB_RECORD, CODECS, FLAG_DELTA, FLAG_SPARSE, ChunkBatch, Int64s, ItemBatch, Payload
-
-CHUNK_NUMBER_END = 1 << 62
-"""Chunk numbers stay below it, so that no sum of a number and a count of chunks leaves 64 bits."""
 
 
 def read_chunks(header: Header, body: Frames) -> ChunkBatch | None:
@@ -41,8 +38,7 @@ def read_chunks(header: Header, body: Frames) -> ChunkBatch | None:
     episodes = header.array("episodes", "<u8", n, default=0)
     layouts, nbytes = _layouts(header.bin("blobs"), rows, schemas, schema_of)
     first = header.uint("first_chunk")
-    if first + n > CHUNK_NUMBER_END:
-        raise BadRequest("chunk numbers must stay below 2^62")
+    CHUNK_NUMBER.check(first + n - 1)
     return ChunkBatch(
         first=first,
         rows=rows,
@@ -57,17 +53,17 @@ def read_chunks(header: Header, body: Frames) -> ChunkBatch | None:
 
 def _layouts(raw: bytes, rows: Int64s, schemas: list[Schema], schema_of: Int64s) -> tuple[list[bytes], Int64s]:
     """Each chunk's blob records, and its payload's size; every record is checked."""
+    widths = np.array([len(schema.columns) for schema in schemas], np.int64)[schema_of]
+    blobs = int(widths.sum())
+    BLOBS.check(blobs)
     if len(schemas) == 1:
         width = len(schemas[0].columns) * BLOB_RECORD.itemsize
         layout = raw[:width]
         if raw == layout * len(rows) and (rows == rows[0]).all():
             # Raw chunks of one length all look the same: one check and one object serve them all.
             return [layout] * len(rows), np.full(len(rows), _layout_bytes(layout, schemas[0], int(rows[0])))
-    widths = np.array([len(schema.columns) for schema in schemas], np.int64)[schema_of]
-    blobs = int(widths.sum())
     if len(raw) != blobs * BLOB_RECORD.itemsize:
         raise BadMessage(f"blobs has {len(raw)} bytes, {blobs} records need {blobs * BLOB_RECORD.itemsize}")
-    BLOBS.check(blobs)
     starts = np.cumsum(widths) - widths
     steps = np.concatenate([_step_bytes(schema) for schema in schemas])
     first_step = np.cumsum([0, *(len(schema.columns) for schema in schemas[:-1])])
@@ -148,8 +144,7 @@ def read_items(header: Header) -> ItemBatch | None:
     if int(length.min()) < 1 or ("chunks" in header and int(chunks.min()) < 1):
         raise BadRequest("a window has at least one chunk and one row")
     chunk = header.array("chunk", "<u8", m)
-    if int(chunk.max()) >= CHUNK_NUMBER_END:
-        raise BadRequest("chunk numbers must stay below 2^62")
+    CHUNK_NUMBER.check(int(chunk.max()))
     return ItemBatch(
         tables=tables,
         table_of=header.index("table_of", m, len(tables)),

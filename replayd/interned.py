@@ -48,8 +48,8 @@ class Interned(Generic[T]):
 
     def hold_again(self, ids: NDArray[np.integer[Any]]) -> None:
         """One holder more for each entry; these ids are held already."""
-        for id in ids.tolist():
-            self._holders[id] += 1
+        for id, count in zip(*(part.tolist() for part in np.unique(ids, return_counts=True)), strict=True):
+            self._holders[id] += count
 
     def release(self, ids: NDArray[np.integer[Any]]) -> None:
         """Take one holder away for each entry."""

@@ -30,6 +30,9 @@ HEADER_BYTES = Limit("header_bytes", 4 * MIB, "a header is unpacked before anyth
 FRAMES = Limit("frames", 4097, "a header and one frame for each payload too large to be packed with others")
 FRAME_BYTES = Limit("frame_bytes", 256 * MIB, "set on the socket; libzmq disconnects a peer that sends more")
 MESSAGE_BYTES = Limit("message_bytes", 256 * MIB, "one message must not crowd out everybody else's memory")
+MAP_ENTRIES = Limit("map_entries", 64, "fields of a header and settings of a request; more is nobody's message")
+NESTING = Limit("nesting", 8, "maps and arrays within each other, in a header or a description blob")
+CHUNK_NUMBER = Limit("chunk_number", (1 << 62) - 1, "so that no sum of a number and a count of chunks leaves 64 bits")
 CHUNKS = Limit("chunks", 16384, "bounds the work of one message")
 ITEMS = Limit("items", 16384, "bounds the work of one message")
 BLOBS = Limit("blobs", 131072, "chunks times columns of one message")
@@ -50,6 +53,8 @@ UPDATES = Limit("updates", 131072, "keys in one update request")
 WINDOW_MESSAGES = Limit("window_messages", 64, "insert messages a peer may leave unacknowledged")
 WINDOW_BYTES = Limit("window_bytes", 64 * MIB, "bytes a peer may leave unacknowledged; one message is always allowed")
 PARKED_SAMPLES = Limit("parked_samples", 64, "sample requests one peer may leave unanswered")
+LEASED_BYTES = Limit("leased_bytes", 1 << 30, "payload a stream may keep at or above its keep_from, its items aside")
+PENDING_BYTES = Limit("pending_bytes", 1 << 30, "bytes of the messages parked at one table before PULL is left unread")
 PENDING_INSERTS = Limit("pending_inserts", 65536, "items parked at one table before PULL is left unread")
 STREAMS = Limit("streams", 65536, "open streams; each costs memory until its lease ends")
 STREAMS_REMEMBERED = Limit(
@@ -63,6 +68,11 @@ LIMITS: tuple[Limit, ...] = tuple(value for value in list(globals().values()) if
 
 PRIORITY_MAX = 1e90
 """Largest priority: with the largest priority exponent (3) and 2^32 items the sum of weights stays finite."""
+
+SAMPLES_PER_INSERT_RANGE = (1e-9, 1e9)
+DIFF_MAX = 1e15
+MIN_SIZE_MAX = 1 << 50
+"""What a rate limiter takes: beyond it the cursor would lose whole samples to rounding, or overflow."""
 
 SMALL_PAYLOAD_BYTES = 16 * KIB
 """Payloads under it are copied out on arrival: a small kept zmq Frame pins libzmq's 8 KiB receive buffer (57 times the

@@ -13,6 +13,8 @@ import warnings
 from collections.abc import Callable
 from fractions import Fraction
 
+from replayd.limits import DIFF_MAX, MIN_SIZE_MAX, SAMPLES_PER_INSERT_RANGE
+
 BLOCKED_BY_MIN_SIZE = "min_size_to_sample"
 """Samples wait for inserts: the table holds fewer items than min_size_to_sample."""
 BLOCKED_BY_MIN_DIFF = "min_diff"
@@ -32,7 +34,8 @@ class RateLimiter:
     None is unlimited, and so are −inf and −DBL_MAX for min_diff, inf and DBL_MAX for max_diff. A limiter belongs to one
     table.
 
-    Raises ValueError unless samples_per_insert is finite and > 0, min_size_to_sample ≥ 1 and min_diff ≤ max_diff.
+    Raises ValueError unless samples_per_insert is within SAMPLES_PER_INSERT_RANGE, min_size_to_sample between 1 and
+    MIN_SIZE_MAX, and min_diff ≤ max_diff, both within ±DIFF_MAX.
     """
 
     __slots__ = (
@@ -49,10 +52,11 @@ class RateLimiter:
     def __init__(
         self, samples_per_insert: float, min_size_to_sample: int, min_diff: float | None, max_diff: float | None
     ) -> None:
-        if not 0.0 < samples_per_insert < math.inf:
-            raise ValueError(f"samples_per_insert must be finite and > 0, got {samples_per_insert!r}")
-        if min_size_to_sample < 1:
-            raise ValueError(f"min_size_to_sample must be at least 1, got {min_size_to_sample!r}")
+        least, most = SAMPLES_PER_INSERT_RANGE
+        if not least <= samples_per_insert <= most:
+            raise ValueError(f"samples_per_insert must be between {least:g} and {most:g}, got {samples_per_insert!r}")
+        if not 1 <= min_size_to_sample <= MIN_SIZE_MAX:
+            raise ValueError(f"min_size_to_sample must be between 1 and {MIN_SIZE_MAX}, got {min_size_to_sample!r}")
         self.samples_per_insert = float(samples_per_insert)
         self.min_size_to_sample = operator.index(min_size_to_sample)
         self.min_diff = _bound("min_diff", min_diff, unlimited=-sys.float_info.max)
@@ -294,8 +298,8 @@ def _bound(name: str, value: float | None, unlimited: float) -> float | None:
     """A bound of the cursor, None when it is at or beyond `unlimited` in that direction."""
     if value is None or (value <= unlimited if unlimited < 0 else value >= unlimited):
         return None
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be a number or unlimited, got {value!r}")
+    if not abs(value) <= DIFF_MAX:
+        raise ValueError(f"{name} must be between ±{DIFF_MAX:g} or unlimited, got {value!r}")
     return float(value)
 
 

@@ -22,7 +22,7 @@ import zmq
 
 from replayd import __version__
 from replayd.errors import BindError, PeerError
-from replayd.limits import FRAME_BYTES, LEASE_S
+from replayd.limits import FRAME_BYTES, LEASE_S, REPLY_BYTES
 from replayd.messages import Peer
 from replayd.service import Service
 from replayd.table import Table
@@ -31,7 +31,8 @@ from replayd.wire import Undecodable, decode, encode
 log = logging.getLogger("replayd")
 
 MESSAGES_PER_TURN = 100
-"""Messages taken from one socket before replies are sent: bounds how long a busy peer delays the others' replies."""
+"""Messages taken from one socket before replies are sent, fewer when those are large: bounds how long a busy peer
+delays the others' replies, and how much waits in memory."""
 
 LINGER_MS = 1000
 """Time for the last replies to leave at the end."""
@@ -39,18 +40,18 @@ LINGER_MS = 1000
 _ROUTER_OPTIONS: Mapping[int, int] = {
     # Without it libzmq drops replies to a full or vanished peer and says nothing.
     zmq.ROUTER_MANDATORY: 1,
-    # More than a peer may have open (window_messages + parked_samples), so a peer that reads never meets it.
-    zmq.SNDHWM: 1000,
+    # Twice what a peer may have open (window_messages + parked_samples), so a peer that reads never meets it.
+    zmq.SNDHWM: 256,
     zmq.RCVHWM: 100,
+    # A peer that lost power is noticed, and its queue freed, within 15 s. Not on PULL: left unread it hears no answers.
+    zmq.HEARTBEAT_IVL: 5000,
+    zmq.HEARTBEAT_TIMEOUT: 15000,
 }
 _COMMON_OPTIONS: Mapping[int, int] = {
     zmq.LINGER: LINGER_MS,
     zmq.MAXMSGSIZE: FRAME_BYTES.value,
     zmq.BACKLOG: 1024,
     zmq.HANDSHAKE_IVL: 5000,
-    # A peer that lost power is noticed, and its queue freed, within 15 s.
-    zmq.HEARTBEAT_IVL: 5000,
-    zmq.HEARTBEAT_TIMEOUT: 15000,
     zmq.TCP_KEEPALIVE: 1,
 }
 
@@ -69,14 +70,9 @@ class Daemon:
         seed: int | None = None,
         lease_s: float = LEASE_S,
     ) -> None:
-        self.service = Service(
-            tables,
-            server_id=secrets.token_bytes(16),
-            version=__version__,
-            seed=secrets.randbits(64) if seed is None else seed,
-            lease_s=lease_s,
-            started_at=time.monotonic(),
-        )
+        self._tables = tables
+        self._seed = secrets.randbits(64) if seed is None else seed
+        self._lease_s = lease_s
         self._listen = listen
         self._ingest = ingest
         self._stop_asked = False
@@ -89,12 +85,23 @@ class Daemon:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def bind(self) -> None:
-        """Open the sockets; raises BindError that names the address and the reason."""
+        """Open the sockets, then take the tables.
+
+        Raises BindError that names the address and the reason, ValueError for tables that cannot be served.
+        """
         self._context = zmq.Context()
         try:
             self._router = _bound(self._context, zmq.ROUTER, self._listen, _ROUTER_OPTIONS)
             self._pull = _bound(self._context, zmq.PULL, self._ingest, {zmq.RCVHWM: 100}) if self._ingest else None
-        except BindError:
+            self.service = Service(
+                self._tables,
+                server_id=secrets.token_bytes(16),
+                version=__version__,
+                seed=self._seed,
+                lease_s=self._lease_s,
+                started_at=time.monotonic(),
+            )
+        except (BindError, ValueError):
             self._context.destroy(linger=0)
             for end in (self._wake_read, self._wake_write):
                 end.close()
@@ -113,8 +120,13 @@ class Daemon:
         with self._signals() if stop_on_signals else contextlib.nullcontext():
             try:
                 self._loop()
-                self.service.stop()
-                self._send_replies()
+                self._say_goodbye()
+            except Exception:
+                log.exception("the daemon fails; those who wait are told, then it ends")
+                # The state may be broken: the first fault is the one to tell of.
+                with contextlib.suppress(Exception):
+                    self._say_goodbye()
+                raise
             finally:
                 self._close()
 
@@ -150,8 +162,14 @@ class Daemon:
             while self.service.notices:
                 log.info("%s", self.service.notices.pop(0))
 
+    def _say_goodbye(self) -> None:
+        self.service.stop()
+        self._send_replies()
+
     def _take_requests(self, now: float) -> None:
         for _ in range(MESSAGES_PER_TURN):
+            if self.service.outbox_bytes >= REPLY_BYTES.value:
+                return
             try:
                 frames: list[Any] = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:

@@ -16,7 +16,7 @@ from replayd.accounts import Accounts
 from replayd.admission import check_chunks, check_items, check_priorities
 from replayd.chunks import ChunkStore
 from replayd.columns import Template
-from replayd.errors import BadRequest, PeerError, SequenceGap, ShuttingDown, UnknownStream, UnknownTable
+from replayd.errors import BadRequest, PeerError, SequenceGap, ShuttingDown, UnknownTable
 from replayd.interned import Interned
 from replayd.items import Keys
 from replayd.limits import (
@@ -81,6 +81,9 @@ class Service:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"tables are named twice: {', '.join(twice)}")
+        taken = [table.name for table in tables if table.is_bound]
+        if taken:
+            raise ValueError(f"tables that already belong to a server: {', '.join(taken)}")
         self.server_id = server_id
         self.version = version
         self.started_at = started_at
@@ -98,6 +101,8 @@ class Service:
         self._deadlines: list[tuple[float, int, PendingSample, Table]] = []
         self._parked = 0
         self._outbox: list[tuple[Peer, Reply]] = []
+        self.outbox_bytes = 0
+        """Payload of the samples that wait to be drained."""
         self._stopping = False
         self._handlers: dict[type[Request], Callable[[Peer, Any, float], None]] = {
             Hello: self._hello,
@@ -156,6 +161,7 @@ class Service:
     def drain(self) -> list[tuple[Peer, Reply]]:
         """The replies since the last drain, in order."""
         outbox, self._outbox = self._outbox, []
+        self.outbox_bytes = 0
         return outbox
 
     def stop(self) -> None:
@@ -195,20 +201,24 @@ class Service:
             self._accounts.check_insert(peer, request.nbytes)
         tables = [self._table(name) for name in request.items.tables] if request.items else []
         if request.chunks:
-            check_chunks(stream, request.chunks)
+            check_chunks(stream, request.chunks, self.chunks)
         if request.items:
             signatures = {i: table.signature for i, table in enumerate(tables) if table.signature is not None}
             check_items(request.items, stream, request.chunks, self.chunks, signatures)
+        if stream is None:
+            self.streams.check_open()
         # Nothing below refuses.
         if stream is None:
             stream = self.streams.open(request.stream, now)
         self.streams.heard(stream, now)
         if request.chunks:
             previous = stream.slot_before(request.chunks.first)
-            stream.extend(request.chunks.first, self.chunks.add(request.chunks, stream.uid, previous))
+            stream.extend(
+                request.chunks.first, self.chunks.add(request.chunks, stream.uid, previous, stream.last_episode)
+            )
             stream.schema = request.chunks.schemas[int(request.chunks.schema_of[-1])]
         count = len(request.items) if request.items else 0
-        ticket = Ticket(self._keys.take(count), count, request.nbytes, count, [], request.seq)
+        ticket = Ticket(self._keys.take(count), count, request.nbytes, count, [], request.seq, stream)
         stream.record(ticket)
         if request.items:
             self._park(ticket, request.items, tables, stream, now)
@@ -279,10 +289,7 @@ class Service:
         self._pump(table, now)
 
     def _keepalive(self, peer: Peer, request: KeepAlive, now: float) -> None:
-        stream = self.streams.get(request.stream)
-        if stream is None:
-            raise _unknown_stream(request.stream)
-        self.streams.heard(stream, now)
+        self.streams.heard(self.streams.opened(request.stream), now)
         self._outbox.append((peer, Result("keepalive", request.id)))
 
     def _close_stream(self, peer: Peer, request: CloseStream, now: float) -> None:
@@ -303,7 +310,7 @@ class Service:
             self.counters.push_gaps += 1
             return stream
         if stream is None:
-            raise _unknown_stream(request.stream)
+            self.streams.opened(request.stream)
         raise SequenceGap(f"message {request.seq} came before {expected}", expected=expected)
 
     def _park(self, ticket: Ticket, items: ItemBatch, tables: list[Table], stream: Stream, now: float) -> None:
@@ -332,7 +339,7 @@ class Service:
 
     def _acknowledge(self, ticket: Ticket) -> None:
         for peer, id in ticket.askers:
-            self._outbox.append((peer, Result("insert", id, _insert_fields(ticket, duplicate=False))))
+            self._outbox.append((peer, Result("insert", id, ticket.acknowledgement(duplicate=False))))
             self._accounts.close_insert(peer, ticket.nbytes)
         ticket.askers.clear()
 
@@ -345,12 +352,11 @@ class Service:
         if peer is None:
             return
         if not ticket.waiting:
-            self._outbox.append((peer, Result("insert", request.id, _insert_fields(ticket, duplicate=True))))
+            self._outbox.append((peer, Result("insert", request.id, ticket.acknowledgement(duplicate=True))))
             return
-        # Whoever asked before over another connection is gone.
-        for gone, _ in [asker for asker in ticket.askers if asker[0] != peer]:
-            self._accounts.close_insert(gone, ticket.nbytes)
-        ticket.askers[:] = [asker for asker in ticket.askers if asker[0] == peer] + [(peer, request.id)]
+        # An earlier connection may be gone or only slow: whoever asked is answered.
+        self._accounts.check_insert(peer, ticket.nbytes)
+        ticket.askers.append((peer, request.id))
         self._accounts.open_insert(peer, ticket.nbytes)
 
     # --- progress -----------------------------------------------------------------------------------------------------
@@ -370,12 +376,15 @@ class Service:
             if isinstance(outcome, Applied):
                 outcome.ticket.waiting -= outcome.items
                 if outcome.ticket.waiting == 0:
+                    if outcome.ticket.stream is not None:
+                        outcome.ticket.stream.settle(outcome.ticket)
                     self._acknowledge(outcome.ticket)
             else:
                 self._serve(outcome)
 
     def _serve(self, drawn: Drawn) -> None:
         self._answered(drawn.request)
+        self.outbox_bytes += int(drawn.reply.shown.nbytes.sum())
         self._outbox.append((drawn.request.peer, drawn.reply))
 
     def _expire(self, request: PendingSample, table: Table) -> None:
@@ -437,14 +446,3 @@ class Service:
             for peer, _ in ticket.askers:
                 accounts.open_insert(peer, ticket.nbytes)
         assert accounts == self._accounts, f"open requests {self._accounts} are not the parked ones {accounts}"
-
-
-def _unknown_stream(id: bytes) -> UnknownStream:
-    return UnknownStream(f"stream {id.hex()} is not open here", stream=id)
-
-
-def _insert_fields(ticket: Ticket, duplicate: bool) -> dict[str, Any]:
-    fields: dict[str, Any] = {"items": ticket.items, "duplicate": duplicate}
-    if ticket.items:
-        fields["first_key"] = ticket.first_key
-    return fields

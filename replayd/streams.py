@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from replayd.chunks import NO_SLOT, ChunkStore
 from replayd.columns import Schema
+from replayd.episodes import LastEpisode
+from replayd.errors import UnknownStream
 from replayd.limits import STREAMS, STREAMS_REMEMBERED, WINDOW_MESSAGES
 from replayd.messages import Int64s, Peer
 
@@ -29,6 +32,14 @@ class Ticket:
     askers: list[tuple[Peer, int]]
     """(peer, request id) to acknowledge; a resend of a parked message joins."""
     seq: int
+    stream: Stream | None
+    """None: an extension's copy, which nobody resends."""
+
+    def acknowledgement(self, duplicate: bool) -> dict[str, Any]:
+        fields: dict[str, Any] = {"items": self.items, "duplicate": duplicate}
+        if self.items:
+            fields["first_key"] = self.first_key
+        return fields
 
 
 @dataclass(slots=True, eq=False)
@@ -45,13 +56,13 @@ class Stream:
     numbers: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     slots: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     schema: Schema | None = None
-    accepted: dict[int, Ticket] = field(default_factory=dict)
-    """The last window of accepted messages, so that a resend is acknowledged again, and all that are still parked."""
-
-    @property
-    def has_parked(self) -> bool:
-        """True while items of an accepted message wait at a table."""
-        return any(ticket.waiting for ticket in self.accepted.values())
+    last_episode: LastEpisode = field(default_factory=LastEpisode)
+    parked: int = 0
+    """Accepted messages of which items wait at a table."""
+    accepted: OrderedDict[int, Ticket] = field(default_factory=OrderedDict)
+    """The last window of accepted messages, so that a resend is acknowledged again."""
+    overdue: dict[int, Ticket] = field(default_factory=dict)
+    """Accepted messages from before that window which are still parked."""
 
     def slot_before(self, number: int) -> int:
         """Slot of the chunk with the number before this one, NO_SLOT if it is not held."""
@@ -76,13 +87,23 @@ class Stream:
         self.numbers, self.slots = self.numbers[dropped:], self.slots[dropped:]
         return gone
 
+    def find_accepted(self, seq: int) -> Ticket | None:
+        return self.accepted.get(seq) or self.overdue.get(seq)
+
     def record(self, ticket: Ticket) -> None:
         """A message has been accepted: its number is spent."""
         self.accepted[ticket.seq] = ticket
         self.next_seq = ticket.seq + 1
-        expired = ticket.seq - WINDOW_MESSAGES.value
-        for seq in [s for s, t in self.accepted.items() if s <= expired and not t.waiting]:
-            del self.accepted[seq]
+        self.parked += ticket.waiting > 0
+        while (oldest := next(iter(self.accepted))) <= ticket.seq - WINDOW_MESSAGES.value:
+            left = self.accepted.pop(oldest)
+            if left.waiting:
+                self.overdue[oldest] = left
+
+    def settle(self, ticket: Ticket) -> None:
+        """All items of a message are in their tables."""
+        self.parked -= 1
+        self.overdue.pop(ticket.seq, None)
 
 
 class Streams:
@@ -93,7 +114,7 @@ class Streams:
         self.expired = 0
         self._chunks = chunks
         self._streams: OrderedDict[bytes, Stream] = OrderedDict()
-        self._ended: OrderedDict[bytes, dict[int, Ticket]] = OrderedDict()
+        self._ended: OrderedDict[bytes, Stream] = OrderedDict()
         self._next_uid = 0
 
     def __len__(self) -> int:
@@ -105,8 +126,18 @@ class Streams:
     def get(self, id: bytes) -> Stream | None:
         return self._streams.get(id)
 
-    def open(self, id: bytes, now: float) -> Stream:
+    def opened(self, id: bytes) -> Stream:
+        """The open stream of this id; raises UnknownStream."""
+        stream = self._streams.get(id)
+        if stream is None:
+            raise UnknownStream(f"stream {id.hex()} is not open here", stream=id)
+        return stream
+
+    def check_open(self) -> None:
+        """Raise LimitExceeded if no further stream may be opened."""
         STREAMS.check(len(self._streams) + 1)
+
+    def open(self, id: bytes, now: float) -> Stream:
         stream = Stream(id, self._next_uid, now)
         self._next_uid += 1
         self._streams[id] = stream
@@ -119,13 +150,18 @@ class Streams:
 
     def accepted(self, id: bytes, seq: int) -> Ticket | None:
         """The message of this number, if it is among the last that were accepted; also of a stream its lease ended."""
-        stream = self._streams.get(id)
-        return (self._ended.get(id, {}) if stream is None else stream.accepted).get(seq)
+        stream = self._streams.get(id) or self._ended.get(id)
+        return None if stream is None else stream.find_accepted(seq)
 
     def close(self, stream: Stream) -> None:
         """The lease is over. Parked inserts keep their own holds."""
         del self._streams[stream.id]
         self._chunks.unlease(stream.slots)
+        # Its writer may have lost the connection, and with it the answers to what was applied.
+        self._ended[stream.id] = stream
+        stream.numbers = stream.slots = stream.slots[:0]
+        if len(self._ended) > STREAMS_REMEMBERED.value:
+            self._ended.popitem(last=False)
 
     def expire(self, now: float) -> float | None:
         """Close the streams that have been silent for a lease; when the next one is due, None if there is none."""
@@ -134,16 +170,12 @@ class Streams:
             due = oldest.heard_at + self.lease_s
             if due > now:
                 return due
-            if oldest.has_parked:
+            if oldest.parked:
                 # Its writer can do nothing but wait; were it forgotten, a resend would look like new data.
                 self.heard(oldest, now)
                 continue
             self.close(oldest)
             self.expired += 1
-            # Its writer may only have lost the connection, and with it the answers to what was applied.
-            self._ended[oldest.id] = oldest.accepted
-            if len(self._ended) > STREAMS_REMEMBERED.value:
-                self._ended.popitem(last=False)
         return None
 
     def orphan_bytes(self) -> int:
@@ -161,6 +193,10 @@ class Streams:
             assert (np.diff(stream.numbers) > 0).all(), "chunk numbers do not rise"
             assert (stream.numbers < stream.next_number).all(), "a chunk is ahead of its stream"
             assert (self._chunks.stream[stream.slots] == stream.uid).all(), "a stream holds another stream's chunk"
+            tickets = [*stream.accepted.values(), *stream.overdue.values()]
+            assert stream.parked == sum(ticket.waiting > 0 for ticket in tickets), "parked messages of a stream"
+            assert len(stream.accepted) <= WINDOW_MESSAGES.value, "messages out of the window are remembered"
+            assert all(ticket.waiting for ticket in stream.overdue.values()), "an old message is kept that is done"
             assert stream.next_seq - 1 in stream.accepted or stream.next_seq == 0, (
                 "the last accepted message is forgotten"
             )

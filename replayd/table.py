@@ -21,7 +21,7 @@ from replayd.errors import NeverGrantable
 from replayd.hooks import Hooks, ItemsView, TableAccess
 from replayd.interned import Interned
 from replayd.items import NOT_FOUND, Items
-from replayd.limits import NAME_BYTES, PENDING_INSERTS
+from replayd.limits import NAME_BYTES, PENDING_BYTES, PENDING_INSERTS
 from replayd.maximum import Maximum
 from replayd.messages import Float64s, Int64s, Sampled, Shown, Uint64s
 from replayd.pending import Applied, Drawn, Outcome, PendingInsert, PendingSample, Stopwatch
@@ -71,6 +71,8 @@ class Table:
         self.pending_inserts: deque[PendingInsert] = deque()
         self.pending_samples: deque[PendingSample] = deque()
         self.pending_items = 0
+        self.pending_bytes = 0
+        """Of the messages of which items are parked here; their items may share them with other tables."""
         self.paused: frozenset[str] = frozenset()
         """Sides (`insert`, `sample`) that an operator holds back."""
         self.unique_samples = 0
@@ -119,8 +121,7 @@ class Table:
 
     def bind(self, chunks: ChunkStore, templates: Interned[Template], rng: np.random.Generator) -> None:
         """Take the place in a service; a table serves one service in its life."""
-        if hasattr(self, "items"):
-            raise ValueError(f"table {self.name!r} already belongs to a server")
+        assert not self.is_bound, f"table {self.name!r} already belongs to a server"
         self.items = Items()
         self._chunks = chunks
         self._templates = templates
@@ -134,6 +135,10 @@ class Table:
         self._once = np.ones(self.items.capacity, np.int64)
 
     @property
+    def is_bound(self) -> bool:
+        return hasattr(self, "items")
+
+    @property
     def size(self) -> int:
         return len(self.items)
 
@@ -145,11 +150,12 @@ class Table:
     @property
     def is_congested(self) -> bool:
         """True when so much is parked here that PULL must be left unread."""
-        return self.pending_items >= PENDING_INSERTS.value
+        return self.pending_items >= PENDING_INSERTS.value or self.pending_bytes >= PENDING_BYTES.value
 
     def park_insert(self, pending: PendingInsert) -> None:
         self.pending_inserts.append(pending)
         self.pending_items += len(pending)
+        self.pending_bytes += pending.ticket.nbytes
 
     def park_sample(self, request: PendingSample) -> None:
         """Raises NeverGrantable when this table can never let so many pass at once."""
@@ -282,6 +288,7 @@ class Table:
         assert self.size <= self.max_size, f"{self.size} items in a table of {self.max_size}"
         assert self.limiter.size == self.size, f"limiter counts {self.limiter.size} items, there are {self.size}"
         assert self.pending_items == sum(len(p) for p in self.pending_inserts), "pending items"
+        assert self.pending_bytes == sum(p.ticket.nbytes for p in self.pending_inserts), "pending bytes"
         assert all(len(p) for p in self.pending_inserts), "an insert is parked that has nothing left to do"
         if self.max_times_sampled:
             times = self.items.times_sampled[live]
@@ -309,6 +316,7 @@ class Table:
             outcomes.append(Applied(pending.ticket, n))
             if len(pending) == 0:
                 self.pending_inserts.popleft()
+                self.pending_bytes -= pending.ticket.nbytes
             moved = True
         return moved
 

@@ -13,7 +13,7 @@ import msgpack
 import numpy as np
 
 from replayd.blobs import check_name, is_uint
-from replayd.errors import BadMessage, BadRequest, PeerError, UnknownOp, UnsupportedVersion
+from replayd.errors import BadMessage, BadRequest, PeerError, UnknownOp, UnsupportedVersion, told
 from replayd.header import Fields, Frames, Header, read_header
 from replayd.insert_reader import read_chunks, read_items
 from replayd.limits import MAX_WAIT_MS, PEEKED, SMALL_PAYLOAD_BYTES
@@ -67,9 +67,9 @@ def decode(frames: Frames, *, pushed: bool = False) -> tuple[str, Request]:
         op = named if isinstance(named, str) and named in _READERS else ""
         id = echo if is_uint(echo) else 0
         if type(version) is not int or version != VERSION:
-            raise UnsupportedVersion(f"protocol version {str(version)[:20]} is not spoken here", versions=[VERSION])
+            raise UnsupportedVersion(f"protocol version {told(version)} is not spoken here", versions=[VERSION])
         if not op:
-            raise UnknownOp(f"there is no op {str(named)[:40]!r}", ops=list(_READERS))
+            raise UnknownOp(f"there is no op {told(named)}", ops=list(_READERS))
         if not pushed or "id" in header:
             id = header.uint("id")
         if pushed and op != "insert":

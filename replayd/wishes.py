@@ -65,7 +65,7 @@ def _target(copy: Copy, tables: Mapping[str, Table], chunks: ChunkStore, templat
 def _park(copy: Copy, target: Table, first_key: int, now: float) -> None:
     """The copy's holds become the parked insert's."""
     n = len(copy)
-    ticket = Ticket(first_key, n, nbytes=0, waiting=n, askers=[], seq=-1)
+    ticket = Ticket(first_key, n, nbytes=0, waiting=n, askers=[], seq=-1, stream=None)
     keys = np.arange(first_key, first_key + n, dtype=np.uint64)
     view = (copy.chunk, copy.chunks, copy.offset, copy.length, copy.template)
     target.park_insert(PendingInsert(ticket, keys, copy.priority, *view, since=now))

@@ -24,6 +24,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "admission",
         "chunks",
         "draws",
+        "episodes",
         "extensions",
         "hooks",
         "interned",

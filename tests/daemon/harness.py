@@ -58,8 +58,8 @@ class Ended:
 class DaemonProcess:
     """`replayd serve` on free ports of loopback. Use as a context manager: leaving it ends the process.
 
-    `directory` holds its endpoint file and its output; `arguments` are further arguments of `serve`. With `file_decides`
-    the address is that of the configuration file.
+    `directory` holds its endpoint file and its output; `arguments` are further arguments of `serve`. With
+    `file_decides` the address is that of the configuration file.
     """
 
     def __init__(self, directory: Path, *arguments: str, file_decides: bool = False) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from replayd.limits import DIFF_MAX, MIN_SIZE_MAX, SAMPLES_PER_INSERT_RANGE
 from replayd.rate_limiters import (
     BLOCKED_BY_MAX_DIFF,
     BLOCKED_BY_MIN_DIFF,
@@ -92,9 +93,11 @@ def test_more_deletes_than_inserts_is_an_assertion():
         MinSize(1).did_delete(1)
 
 
-RATES = st.one_of(st.sampled_from([1.0, 0.1, 0.3, 1 / 3, 2.0, 4.5, 1e-3, 7e15, 1e-17, 1e-300]), st.floats(1e-4, 1e4))
+RATES = st.one_of(
+    st.sampled_from([1.0, 0.1, 0.3, 1 / 3, 2.0, 4.5, 1e-3, *SAMPLES_PER_INSERT_RANGE]), st.floats(1e-4, 1e4)
+)
 BOUNDS = st.one_of(
-    st.none(), st.integers(-50, 200).map(float), st.floats(-1e3, 1e3), st.sampled_from([0.3, 1.1, 1e17, -1e17])
+    st.none(), st.integers(-50, 200).map(float), st.floats(-1e3, 1e3), st.sampled_from([0.3, 1.1, DIFF_MAX, -DIFF_MAX])
 )
 COUNTS = st.one_of(st.integers(0, 60), st.sampled_from([10**6, 2**53 - 1, 2**53 + 3]))
 
@@ -399,3 +402,43 @@ def test_the_narrowest_band_is_accepted():
 def test_a_band_that_ends_before_samples_start_is_warned_of():
     with pytest.warns(UserWarning, match="waiting for each other"):
         SampleToInsertRatio(1.0, 10, (0.0, 9.0))
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    rate=st.one_of(RATES, st.floats(*SAMPLES_PER_INSERT_RANGE)),
+    size=st.one_of(st.integers(1, 20), st.integers(1, MIN_SIZE_MAX)),
+    bounds=st.tuples(*[st.one_of(BOUNDS, st.floats(-DIFF_MAX, DIFF_MAX))] * 2),
+    counts=st.tuples(COUNTS, COUNTS, COUNTS),
+    n=st.integers(1, 2**31),
+)
+def test_whatever_is_accepted_can_be_asked_anything(rate, size, bounds, counts, n):
+    low, high = bounds
+    if low is not None and high is not None:
+        low, high = min(low, high), max(low, high)
+    inserts, samples, deletes = counts
+    limiter = with_counts(RateLimiter(rate, size, low, high), inserts, samples, min(deletes, inserts))
+    assert limiter.inserts_needed(n) >= 0
+    assert limiter.samples_needed(n) >= 0
+    assert 0 <= limiter.insertable(n) <= n
+    assert 0 <= limiter.sampleable(n) <= n
+    for most in (None, 1, 7):
+        largest = limiter.largest_grant(max(size, 10), most)
+        assert largest is None or largest >= 0
+    assert all(math.isfinite(number) for number in limiter.describe().values())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (5e-324, 1, 0.0, 1.0),
+        (1e308, 1, 0.0, 1.0),
+        (math.nan, 1, 0.0, 1.0),
+        (1.0, 1, -1e16, 1.0),
+        (1.0, 1, 0.0, 1e16),
+        (1.0, 1 << 60, 0.0, 1.0),
+    ],
+)
+def test_numbers_with_which_the_cursor_could_not_count_are_refused(arguments):
+    with pytest.raises(ValueError, match="must be"):
+        RateLimiter(*arguments)

@@ -11,7 +11,15 @@ import pytest
 
 from replayd import rate_limiters, selectors
 from replayd.columns import Column, OutputColumn, Schema, Template
-from replayd.limits import MAX_WAIT_MS, PARKED_SAMPLES, PENDING_INSERTS, REPLY_BYTES, WINDOW_MESSAGES
+from replayd.limits import (
+    LEASED_BYTES,
+    MAX_WAIT_MS,
+    PARKED_SAMPLES,
+    PENDING_BYTES,
+    PENDING_INSERTS,
+    REPLY_BYTES,
+    WINDOW_MESSAGES,
+)
 from replayd.messages import CloseStream, Failed, Info, Insert, Reset, Result, Sample, Sampled, Update
 from replayd.service import Service
 from replayd.table import Table
@@ -75,7 +83,8 @@ def test_a_stream_whose_insert_is_parked_is_not_forgotten(made: list[Service]) -
     s.tick(100.0)
     assert ask(s, parked, "same writer, new connection", now=101.0) == []
     served = {peer for peer, _ in ask(s, sample(), "learner", now=102.0)}
-    assert served == {"learner", "same writer, new connection"}
+    # The old connection may only be slow: whoever asked is answered.
+    assert served == {"learner", "peer", "same writer, new connection"}
     assert s.tables["t"].size == 1
     s.tick(111.0)
     assert info(s)["streams"]["open"] == 0
@@ -578,3 +587,129 @@ def test_items_may_enter_at_the_largest_priority_there_is(made: list[Service]) -
     ask(s, Update(1, "t", np.array([4], np.uint64), np.array([2.0]), NO_KEYS))
     insert(1, 0.0, [1])
     assert priorities() == [2.0, 0.5, 2.0]
+
+
+# --- what hostile and unlucky peers do --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("numbers", [[2**63], [2**64 - 1], [2**63, 5, 2**64 - 1], [0, 2**63, 2**63, 0]])
+def test_episodes_may_have_any_number(made: list[Service], numbers: list[int]) -> None:
+    made.append(s := service(fifo(max_size=2)))
+    writer = StreamWriter()
+    for number in [*numbers, 1]:
+        request = writer.insert([b"a", b"b"], [(writer.next_chunk, 1), (writer.next_chunk + 1, 1)])
+        assert request.chunks is not None
+        request.chunks.episodes = np.array([number, number ^ 1], np.uint64)
+        ask(s, request)
+        s.validate()
+    ask(s, Reset(1, "t"))
+    assert info(s)["tables"][0]["episodes"] == 0
+
+
+def test_episodes_are_counted_over_chunks_and_streams(made: list[Service]) -> None:
+    made.append(s := service(fifo(max_size=3)))
+    one, two = StreamWriter(b"1" * 16), StreamWriter(b"2" * 16)
+
+    def insert(writer: StreamWriter, episodes: list[int]) -> tuple[int, int]:
+        first = writer.next_chunk
+        request = writer.insert([b"a"] * len(episodes), [(first + i, 1) for i in range(len(episodes))])
+        assert request.chunks is not None
+        request.chunks.episodes = np.array(episodes, np.uint64)
+        request.keep_from = writer.next_chunk
+        ask(s, request)
+        [table] = info(s)["tables"]
+        return table["episodes"], table["ended_episodes"]
+
+    assert insert(one, [0, 0]) == (1, 0)
+    assert insert(two, [0]) == (2, 0)
+    assert insert(one, [0]) == (2, 0)
+    assert insert(one, [1, 1]) == (2, 1)
+    assert insert(one, [1]) == (1, 2)
+
+
+def test_a_resend_of_a_parked_message_answers_everybody_who_asked(made: list[Service]) -> None:
+    made.append(s := service(Table.queue("t", 1)))
+    writer = StreamWriter()
+    ask(s, writer.insert([b"a"], [(0, 1)]))
+    parked = writer.insert([], [(0, 1)])
+    # The new connection is read before what still stood in the old one.
+    assert ask(s, parked, "new") == []
+    assert ask(s, parked, "old") == []
+    assert sorted(peer for peer, reply in ask(s, sample(), "learner")) == ["learner", "new", "old"]
+
+
+def test_resends_of_a_parked_message_count_against_the_window(made: list[Service]) -> None:
+    made.append(s := service(Table.queue("t", 1)))
+    writer = StreamWriter()
+    ask(s, writer.insert([b"a"], [(0, 1)]))
+    parked = writer.insert([], [(0, 1)])
+    answers = [ask(s, parked) for _ in range(WINDOW_MESSAGES.value + 5)]
+    assert [len(answer) for answer in answers] == [0] * WINDOW_MESSAGES.value + [1] * 5
+    assert error(answers[-1]).detail["limit"] == "window_messages"
+
+
+def test_a_closed_streams_messages_are_acknowledged_again(made: list[Service]) -> None:
+    made.append(s := service(Table.queue("t", 1)))
+    writer = StreamWriter()
+    first, parked = writer.insert([b"a"], [(0, 1)]), writer.insert([], [(0, 1)])
+    ask(s, first)
+    ask(s, parked)
+    ask(s, CloseStream(9, writer.stream))
+    [(_, again)] = ask(s, first)
+    assert again.fields["duplicate"]
+    assert ask(s, parked, "again") == []
+    assert "again" in [peer for peer, _ in ask(s, sample(), "learner")]
+    assert s.tables["t"].limiter.inserts == 2
+
+
+def test_parked_messages_of_one_stream_do_not_slow_down_its_next(made: list[Service]) -> None:
+    made.append(s := service(Table.queue("t", 1)))
+    writer = StreamWriter()
+    ask(s, writer.insert([b"a"]), None)
+    for _ in range(500):
+        ask(s, writer.insert([], [(0, 1)]), None)
+    [stream] = s.streams
+    assert (len(stream.accepted), len(stream.overdue)) == (WINDOW_MESSAGES.value, 499 - WINDOW_MESSAGES.value)
+    ask(s, Reset(1, "t"))
+    for _ in range(500):
+        ask(s, sample(n=64))
+    assert (len(stream.overdue), stream.parked) == (0, 0)
+
+
+def test_numbers_that_jump_leave_nothing_remembered(made: list[Service]) -> None:
+    made.append(s := service(fifo()))
+    writer = StreamWriter()
+    for _ in range(300):
+        writer.seq += 7
+        ask(s, writer.insert([b"a"]), None)
+    [stream] = s.streams
+    assert len(stream.accepted) <= WINDOW_MESSAGES.value
+
+
+def test_a_stream_cannot_keep_more_than_its_share(made: list[Service]) -> None:
+    made.append(s := service(fifo()))
+    writer = StreamWriter()
+    request = writer.insert([bytes(1)])
+    assert request.chunks is not None
+    request.chunks.nbytes = np.array([LEASED_BYTES.value + 1])
+    assert error(ask(s, request)).detail["limit"] == "leased_bytes"
+
+
+def test_a_table_with_many_parked_bytes_stops_pushes(made: list[Service]) -> None:
+    made.append(s := service(Table.queue("t", 1)))
+    writer = StreamWriter()
+    ask(s, writer.insert([b"a"], [(0, 1)]))
+    request = writer.insert([], [(0, 1)])
+    request.nbytes = PENDING_BYTES.value
+    ask(s, request, None)
+    assert not s.wants_inserts
+    ask(s, sample(), "learner")
+    assert s.wants_inserts
+
+
+def test_a_table_that_could_not_be_served_can_be_served_later(made: list[Service]) -> None:
+    taken, free = fifo("t"), fifo("u")
+    made.append(service(taken))
+    with pytest.raises(ValueError, match="already belong"):
+        service(free, taken)
+    made.append(service(free))

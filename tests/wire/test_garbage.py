@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from replayd import selectors
 from replayd.blobs import parse_schema, parse_template
 from replayd.errors import WIRE_ERRORS, BadMessage, LimitExceeded
-from replayd.limits import STEP_BYTES
-from replayd.messages import Request
+from replayd.limits import NESTING, STEP_BYTES
+from replayd.messages import Failed, Request
 from replayd.rate_limiters import MinSize
 from replayd.service import Service
 from replayd.table import Table
@@ -381,3 +381,29 @@ def peak_bytes(work: Callable[[], object]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("depth", [1, 7, 8, 9, 100, 500, 900, 1000, 1010, 1020, 1023, 1024, 1100, 20_000])
+@pytest.mark.parametrize("place", ["op", "v", "id", "table", "client", "nobody knows it", "schemas", "changes"])
+def test_nesting_of_any_depth_is_refused_or_read(place: str, depth: int) -> None:
+    nested = b"\x91" * depth + b"\x90"
+    if place == "schemas":
+        nested = b"\x91" + msgpack.packb(b"\x93\x90" + nested + b"\x90")
+    if place == "changes":
+        nested = b"\x81\xa8max_size" + nested
+    fields = {
+        "v": 1,
+        "op": {"table": "reset", "client": "hello", "schemas": "insert", "changes": "set"}.get(place, "info"),
+    }
+    fields |= {"id": 1, "rows": bytes([1, 0, 0, 0]), "first_chunk": 0, "table": "t"}
+    packed = b"".join(msgpack.packb(key) + msgpack.packb(value) for key, value in fields.items() if key != place)
+    header = bytes([0x80 + len(fields) + (place not in fields)]) + packed + msgpack.packb(place) + nested
+    message = [header, b""] if place == "schemas" else [header]
+    with contextlib.suppress(Undecodable):
+        decode(message)
+        assert depth <= NESTING.value
+        return
+    with pytest.raises(Undecodable) as caught:
+        decode(message)
+    fault = caught.value
+    encode(Failed(fault.op, fault.id, fault.error.code, fault.error.message, fault.error.detail))
