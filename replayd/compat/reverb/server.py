@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -226,8 +227,9 @@ class Server:
         return Client(f"localhost:{self._port}")
 
     def __del__(self) -> None:
-        # A constructor that failed leaves no server; one that ended by itself has told so already.
-        if hasattr(self, "_server"):
+        # A constructor that failed leaves no server; one that ended by itself has told so already. When the interpreter
+        # ends, threads do not run any more, and to wait for one would be for ever.
+        if hasattr(self, "_server") and not sys.is_finalizing():
             with contextlib.suppress(Exception):
                 self._server.stop()
 
