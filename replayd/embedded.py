@@ -1,4 +1,7 @@
-"""The daemon inside the calling process: the same loop on a thread, for tests and single-machine runs."""
+"""The daemon inside the calling process: the same loop on a thread, for tests and single-machine runs.
+
+Owns the thread and what ended it. Knows the daemon only as something to run and to stop.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,18 @@ if TYPE_CHECKING:
 class Server:
     """Serve `tables` until `stop`.
 
-    `port` None picks a free one. `host` is the address of the interface: whatever is not loopback lets everybody who
-    reaches it read and write, since there is no authentication. Raises ValueError for no tables or two of one name,
-    BindError if the port is taken. A context manager; `stop` may be called more than once.
+    `port` None picks a free one. Only loopback is listened to; `replayd serve` can listen elsewhere. Raises ValueError
+    for no tables, two of one name or a port that is none, BindError if the port is taken. A context manager; `stop` may
+    be called more than once.
     """
 
-    def __init__(self, tables: Sequence[Table], port: int | None = None, host: str = "127.0.0.1") -> None:
+    def __init__(self, tables: Sequence[Table], port: int | None = None) -> None:
+        if isinstance(tables, Table):
+            raise TypeError("a server takes a list of tables, got one table")
+        if port is not None and not 0 <= port <= 65535:
+            raise ValueError(f"port must be between 0 and 65535, got {port}")
         self._tables = list(tables)
-        self._daemon = Daemon(self._tables, f"tcp://{host}:{0 if port is None else port}")
+        self._daemon = Daemon(self._tables, f"tcp://127.0.0.1:{0 if port is None else port}")
         self._daemon.bind()
         self.address = self._daemon.router_address
         self._fault: BaseException | None = None

@@ -8,6 +8,7 @@ reads outcomes.
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -15,19 +16,20 @@ from typing import Any
 import numpy as np
 
 from replayd.chunks import ChunkStore
-from replayd.columns import CONTROL_CHARACTERS, SignatureColumn, Template
+from replayd.columns import SignatureColumn, Template
 from replayd.draws import assemble, occurrence, sendable
 from replayd.errors import NeverGrantable
 from replayd.hooks import Hooks, ItemsView, TableAccess
 from replayd.interned import Interned
 from replayd.items import NOT_FOUND, Items
-from replayd.limits import NAME_BYTES, PENDING_BYTES, PENDING_INSERTS
+from replayd.limits import PENDING_BYTES, PENDING_INSERTS
 from replayd.maximum import Maximum
 from replayd.messages import Float64s, Int64s, Sampled, Shown, Uint64s
 from replayd.pending import Applied, Drawn, Outcome, PendingInsert, PendingSample, Stopwatch
 from replayd.rate_limiters import Queue, RateLimiter, Stack
 from replayd.selectors import Fifo, Lifo, Selector, from_description
 from replayd.showing import Showing
+from replayd.table_arguments import check_arguments
 from replayd_client.specs import signature_of
 
 
@@ -51,12 +53,8 @@ class Table:
         extensions: Sequence[Any] = (),
         signature: Any = None,
     ) -> None:
-        if not name or len(name.encode()) > NAME_BYTES.value or CONTROL_CHARACTERS.search(name):
-            raise ValueError(f"a table's name has 1 to {NAME_BYTES.value} bytes, no control characters; got {name!r}")
-        if max_size < 1:
-            raise ValueError(f"table {name!r}: max_size must be at least 1, got {max_size}")
-        if sampler is remover:
-            raise ValueError(f"table {name!r}: sampler and remover must be two objects")
+        max_size, max_times_sampled = operator.index(max_size), operator.index(max_times_sampled)
+        check_arguments(name, sampler, remover, max_size, rate_limiter)
         self.name = name
         self.sampler = sampler
         self.remover = remover
@@ -80,6 +78,12 @@ class Table:
         self.evicted_unsampled = 0
         self.blocked = {"insert": Stopwatch(), "sample": Stopwatch()}
         rate_limiter.attach(name)
+
+    def __repr__(self) -> str:
+        return (
+            f"Table(name={self.name!r}, sampler={self.sampler}, remover={self.remover}, max_size={self.max_size}, "
+            f"rate_limiter={self.limiter}, max_times_sampled={self.max_times_sampled})"
+        )
 
     @classmethod
     def queue(cls, name: str, max_size: int, extensions: Sequence[Any] = (), signature: Any = None) -> Table:

@@ -42,6 +42,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "streams",
         "sum_tree",
         "table",
+        "table_arguments",
         "waiting",
         "wishes",
     ),

@@ -538,6 +538,35 @@ def test_a_table_says_what_its_limiter_would_let_pass(made: list[Service]) -> No
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"name": 3}, "string"),
+        ({"sampler": selectors.Uniform}, r"did you mean Uniform\(\)"),
+        ({"remover": "fifo"}, "remover must be a selector"),
+        ({"rate_limiter": rate_limiters.MinSize}, "rate limiter object"),
+        ({"max_size": 1.5}, "float"),
+        ({"max_size": "10"}, "str"),
+        ({"max_times_sampled": None}, "None"),
+    ],
+)
+def test_a_wrong_object_is_refused_when_the_table_is_made(change: dict[str, Any], said: str) -> None:
+    arguments: dict[str, Any] = {
+        "name": "t",
+        "sampler": selectors.Fifo(),
+        "remover": selectors.Fifo(),
+        "max_size": 1,
+        "rate_limiter": rate_limiters.MinSize(1),
+    }
+    with pytest.raises(TypeError, match=said):
+        Table(**{**arguments, **change})
+
+
+def test_a_table_that_nothing_can_be_sampled_from_warns() -> None:
+    with pytest.warns(UserWarning, match="nothing can ever be sampled"):
+        fifo(max_size=3, rate_limiter=rate_limiters.MinSize(4))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
         ({"name": ""}, "name"),
         ({"name": "a\nb"}, "control"),
         ({"max_size": 0}, "max_size"),

@@ -25,8 +25,6 @@ from replayd_client import Client as ReplaydClient
 if TYPE_CHECKING:
     from replayd.compat.reverb.client import Client
 
-ALL_INTERFACES = "0.0.0.0"
-"""Where the incumbent listens: its actors are on other machines. There is no authentication, as there is none there."""
 _INT32_MAX = 2**31 - 1
 
 
@@ -166,7 +164,10 @@ class Table:
 
 
 class Server:
-    """Serve tables from a thread of this process, on all interfaces, until `stop`, or until nobody refers to it.
+    """Serve tables from a thread of this process until `stop`, or until nobody refers to it.
+
+    Listens on loopback, where the incumbent listens everywhere: nothing here says who may come in. `replayd serve` does
+    the rest.
 
     `port` None picks a free one. Raises ValueError for no tables, for two of one name, for a table that another server
     has, and for a port that cannot be bound: also one that is taken, where the incumbent would share it.
@@ -192,9 +193,7 @@ class Server:
         fifo = pybind.FifoSelector()
         registry = ReplaydTable(REGISTRY, fifo.build(), fifo.build(), 1, rate_limiters.MinSize(1))
         try:
-            self._server = ReplaydServer(
-                [*(table.internal_table for table in tables), registry], port, host=ALL_INTERFACES
-            )
+            self._server = ReplaydServer([*(table.internal_table for table in tables), registry], port)
         except BindError as error:
             raise ValueError(str(error)) from error
         self._port = self._server.port
