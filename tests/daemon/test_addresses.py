@@ -6,7 +6,10 @@ import socket
 from pathlib import Path
 
 import pytest
+import zmq
 
+import replayd
+from replayd.server import Daemon
 from replayd_client import Client
 from replayd_client.errors import ConnectionLostError, DeadlineExceededError
 from tests.daemon.conftest import StartDaemon
@@ -52,3 +55,17 @@ def test_where_nobody_listens_a_call_that_does_not_wait_says_so() -> None:
         port = taken.getsockname()[1]
         with Client(f"127.0.0.1:{port}") as client, pytest.raises(ConnectionLostError, match=str(port)):
             client.sample_batch("replay", 1, timeout_ms=0)
+
+
+def test_a_push_socket_left_unread_is_not_cut_off_by_heartbeats() -> None:
+    # libzmq stops reading when its queue is full, would hear no answer to its own heartbeats, and disconnect the peer
+    # with all it has queued; that takes 20 s to see, so the options are looked at.
+    limiter = replayd.rate_limiters.MinSize(1)
+    table = replayd.Table("t", replayd.selectors.Fifo(), replayd.selectors.Fifo(), 1, limiter)
+    daemon = Daemon([table], "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+    daemon.bind()
+    assert daemon._router.getsockopt(zmq.HEARTBEAT_IVL) > 0
+    assert daemon._pull is not None
+    assert daemon._pull.getsockopt(zmq.HEARTBEAT_IVL) == 0
+    daemon.stop()
+    daemon.run(stop_on_signals=False)
