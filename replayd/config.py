@@ -19,11 +19,20 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from replayd.config_model import CHOICES, ColumnConfig, Config, PlainSelector, Section, ServerConfig, TableConfig
+from replayd.config_model import (
+    CHOICES,
+    LIMITERS,
+    ColumnConfig,
+    Config,
+    PlainSelector,
+    Section,
+    ServerConfig,
+    TableConfig,
+)
 from replayd.table import Table
 
 INGEST_PORT_DISTANCE = 2
-"""How far the ingest port lies from the port of requests, in the defaults and when only the latter is moved."""
+"""How far the ingest port lies from the port of requests where only the latter is said."""
 
 
 class ConfigError(Exception):
@@ -38,6 +47,7 @@ def read_config(
     path: str | None = None,
     *,
     tables: Sequence[str] = (),
+    listen: str | None = None,
     port: int | None = None,
     ingest_port: int | None = None,
     seed: int | None = None,
@@ -45,7 +55,8 @@ def read_config(
 ) -> Config:
     """Return the configuration in the TOML file at `path` (None: the defaults) with the command line's settings on top.
 
-    `tables` are `NAME[,key=value…]`, added to those of the file. Raises ConfigError with all problems found.
+    `tables` are `NAME[,key=value…]`, added to those of the file. `listen` may be a mere `HOST:PORT`; `port` replaces the
+    port of whatever address is listened at. Raises ConfigError with all problems found.
     """
     data = _read_toml(path) if path is not None else {}
     problems: list[str] = []
@@ -55,7 +66,7 @@ def read_config(
             listed.extend(_table_from_text(text, problems) for text in tables)
     server = data.setdefault("server", {})
     if isinstance(server, dict):
-        _set_server(server, port, ingest_port, seed, insecure_public)
+        _set_server(server, listen, port, ingest_port, seed, insecure_public)
     try:
         config = Config.model_validate(data)
     except ValidationError as error:
@@ -84,12 +95,19 @@ def _read_toml(path: str) -> dict[str, Any]:
 
 
 def _set_server(
-    server: dict[str, Any], port: int | None, ingest_port: int | None, seed: int | None, insecure_public: bool
+    server: dict[str, Any],
+    listen: str | None,
+    port: int | None,
+    ingest_port: int | None,
+    seed: int | None,
+    insecure_public: bool,
 ) -> None:
+    if listen is not None:
+        server["listen"] = listen if "://" in listen else f"tcp://{listen}"
     if port is not None:
         server["listen"] = _with_port(server.get("listen", ServerConfig().listen), port)
-        if ingest_port is None and "ingest" not in server:
-            ingest_port = port + INGEST_PORT_DISTANCE if port else 0
+    if ingest_port is None and "ingest" not in server:
+        ingest_port = _port_after(server.get("listen"))
     if ingest_port is not None:
         server["ingest"] = _with_port(server.get("ingest", ServerConfig().ingest), ingest_port)
     if seed is not None:
@@ -104,7 +122,18 @@ def _with_port(address: Any, port: int) -> Any:
     return f"{tcp[1] if tcp else 'tcp://127.0.0.1'}:{port}"
 
 
-_LIMITER_KEYS = ("samples_per_insert", "min_size_to_sample", "error_buffer", "min_diff", "max_diff", "size")
+def _port_after(listen: Any) -> int | None:
+    """The ingest port that goes with an address listened at; None, for the default one, where no port is that high."""
+    tcp = re.fullmatch(r"tcp://.+:(\d{1,5})", listen) if isinstance(listen, str) else None
+    port = int(tcp[1]) if tcp else -1
+    if port == 0:
+        return 0
+    return port + INGEST_PORT_DISTANCE if 0 < port <= 65535 - INGEST_PORT_DISTANCE else None
+
+
+_LIMITER_KEYS = tuple(
+    dict.fromkeys(key for limiter in LIMITERS.values() for key in limiter.model_fields if key != "type")
+)
 _TABLE_KEYS = ("preset", "sampler", "remover", "priority_exponent", "max_size", "max_times_sampled", "limiter")
 
 
@@ -124,11 +153,26 @@ def _table_from_text(text: str, problems: list[str]) -> dict[str, Any]:
             table[key] = _value(value) if key not in ("preset", "sampler", "remover", "limiter") else value
     if "priority_exponent" in table:
         exponent = table.pop("priority_exponent")
-        table["sampler"] = {"type": table.get("sampler", "uniform"), "priority_exponent": exponent}
+        if table.get("sampler") == "prioritized":
+            table["sampler"] = {"type": "prioritized", "priority_exponent": exponent}
+        else:
+            problems.append(f"--table {name}: priority_exponent needs sampler=prioritized")
     of_limiter = {key: table.pop(key) for key in _LIMITER_KEYS if key in table}
     if of_limiter:
-        table["limiter"] = {"type": table.get("limiter", "min_size"), **of_limiter}
+        limiter = table.pop("limiter", "min_size")
+        strangers = [key for key in of_limiter if limiter in LIMITERS and key not in LIMITERS[limiter].model_fields]
+        problems += [f"--table {name}: {_misplaced(key, table)}" for key in strangers]
+        if not strangers:
+            table["limiter"] = {"type": limiter, **of_limiter}
     return table
+
+
+def _misplaced(key: str, table: dict[str, Any]) -> str:
+    """What is said of a limiter's key where that limiter is not the table's."""
+    if "preset" in table:
+        return f"{key} is settled by preset={table['preset']}; leave it out"
+    takers = [name for name, limiter in LIMITERS.items() if key in limiter.model_fields]
+    return f"{key} needs limiter={' or limiter='.join(takers)}"
 
 
 def _value(text: str) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Annotated, Any, Literal, Self
@@ -171,20 +172,22 @@ def _is_one_nest(columns: list[ColumnConfig]) -> list[ColumnConfig]:
     return columns
 
 
-CHOICES: dict[str, type[Section]] = {
-    "prioritized": PrioritizedSelector,
+LIMITERS: dict[str, type[Section]] = {
     "min_size": MinSizeLimiter,
     "sample_to_insert_ratio": SampleToInsertRatioLimiter,
     "queue": QueueLimiter,
     "stack": StackLimiter,
     "rate_limiter": GeneralLimiter,
 }
+CHOICES: dict[str, type[Section]] = {"prioritized": PrioritizedSelector, **LIMITERS}
 """The model behind each `type`; those not listed are plain selectors."""
 
 
 def _table_name(name: str) -> str:
     if not 1 <= len(name.encode()) <= NAME_BYTES.value or not name.isprintable():
         raise ValueError(f"expected 1 to {NAME_BYTES.value} bytes of printable UTF-8, got {name!r}")
+    if "=" in name:
+        raise ValueError(f"a name has no '=', got {name!r}; is a comma missing, as in \"replay,sampler=fifo\"?")
     return name
 
 
@@ -253,6 +256,16 @@ class TableConfig(Section):
         self.limiter = limiter.model_validate({"type": self.preset, "size": self.max_size})
         return self
 
+    @model_validator(mode="after")
+    def _can_be_sampled(self) -> Self:
+        least = getattr(self.limiter, "min_size_to_sample", 1)
+        if least > self.max_size:
+            raise ValueError(
+                f"min_size_to_sample is {least} and max_size {self.max_size}: the table could never hold enough items "
+                "to be sampled"
+            )
+        return self
+
     def build(self) -> Table:
         """Make the table, empty."""
         return Table(
@@ -302,11 +315,30 @@ def _host_and_port(address: str) -> tuple[str, int]:
     return match[1], int(match[2])
 
 
-def _is_public(address: str) -> bool:
+def is_public(address: str) -> bool:
+    """Whether other machines may reach a socket bound there."""
     if not address.startswith("tcp://"):
         return False
     host, _ = _host_and_port(address)
     return host != "localhost" and (host == "*" or not ipaddress.ip_address(host.strip("[]")).is_loopback)
+
+
+def is_wildcard(address: str) -> bool:
+    """Whether the address means all of this machine's, and so none that one could connect to."""
+    if not address.startswith("tcp://"):
+        return False
+    host, _ = _host_and_port(address)
+    return host == "*" or (host != "localhost" and ipaddress.ip_address(host.strip("[]")).is_unspecified)
+
+
+def _collide(address: str, other: str) -> bool:
+    """Whether two sockets would want one place. Port 0 is a free one, so never taken."""
+    if not (address.startswith("tcp://") and other.startswith("tcp://")):
+        return address == other
+    (host, port), (other_host, other_port) = (
+        _host_and_port(each.replace("//localhost:", "//127.0.0.1:")) for each in (address, other)
+    )
+    return port == other_port != 0 and (host == other_host or is_wildcard(address) or is_wildcard(other))
 
 
 class ServerConfig(Section):
@@ -320,11 +352,19 @@ class ServerConfig(Section):
 
     @model_validator(mode="after")
     def _protect(self) -> Self:
-        public = [address for address in (self.listen, self.ingest) if _is_public(address)]
+        if _collide(self.listen, self.ingest):
+            raise ValueError(f"listen {self.listen} and ingest {self.ingest} need a port each, not the same one")
+        public = [address for address in (self.listen, self.ingest) if is_public(address)]
         if public and not self.insecure_public:
             raise ValueError(
                 f"{' and '.join(public)} can be reached from other machines, and there is no authentication: anybody "
                 "there could read and write all data. insecure_public = true (--insecure-public) says that it is meant"
+            )
+        if self.insecure_public and not public:
+            warnings.warn(
+                f"insecure_public changes nothing: {self.listen} cannot be reached from other machines; "
+                'listen = "tcp://0.0.0.0:PORT" (--listen) can',
+                stacklevel=2,
             )
         return self
 

@@ -113,6 +113,16 @@ def test_the_ingest_port_follows_the_port_unless_it_is_said_where_it_is(write: A
     assert read_config(port=0).server.ingest == "tcp://127.0.0.1:0"
     assert read_config(port=8000, ingest_port=9).server.ingest == "tcp://127.0.0.1:9"
     assert read_config(write('[server]\ningest = ""'), port=8000).server.ingest == ""
+    assert read_config(write('[server]\nlisten = "tcp://127.0.0.1:7079"')).server.ingest == "tcp://127.0.0.1:7081"
+    assert read_config(write('[server]\nlisten = "ipc:///run/x.sock"')).server.ingest == "tcp://127.0.0.1:7079"
+
+
+@pytest.mark.parametrize("listen", ["tcp://0.0.0.0:8000", "0.0.0.0:8000"])
+def test_an_address_on_the_command_line_moves_the_requests_and_only_the_port_of_ingest(write: Any, listen: str) -> None:
+    path = write('[server]\nlisten = "tcp://127.0.0.5:1"')
+    server = read_config(path, listen=listen, insecure_public=True).server
+    assert (server.listen, server.ingest) == ("tcp://0.0.0.0:8000", "tcp://127.0.0.1:8002")
+    assert read_config(path, listen=listen, port=9000, insecure_public=True).server.listen == "tcp://0.0.0.0:9000"
 
 
 def test_tables_are_built_as_configured(write: Any) -> None:
@@ -226,6 +236,37 @@ def test_a_band_that_is_none_is_refused(write: Any, buffer: str) -> None:
     assert "error_buffer" in told[0]
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("priority_exponent=0.6", "priority_exponent needs sampler=prioritized"),
+        ("sampler=uniform,priority_exponent=0.6", "priority_exponent needs sampler=prioritized"),
+        ("min_diff=3", "min_diff needs limiter=rate_limiter"),
+        ("limiter=queue,size=3,max_diff=3", "max_diff needs limiter=rate_limiter"),
+        ("limiter=min_size,min_size_to_sample=1,size=3", "size needs limiter=queue or limiter=stack"),
+        ("samples_per_insert=2", "samples_per_insert needs limiter=sample_to_insert_ratio or limiter=rate_limiter"),
+        ("preset=queue,max_size=2,size=3", "size is settled by preset=queue; leave it out"),
+    ],
+)
+def test_a_setting_beside_the_wrong_sampler_or_limiter_is_told_the_right_one(settings: str, said: str) -> None:
+    assert problems(tables=[f"t,{settings}"]) == [f"--table t: {said}"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["min_size_to_sample=11", "limiter=rate_limiter,samples_per_insert=1,min_size_to_sample=11"],
+)
+def test_a_table_too_small_to_be_sampled_ever_is_refused(settings: str) -> None:
+    (told,) = problems(tables=[f"t,max_size=10,{settings}"])
+    assert told.startswith("table 't': min_size_to_sample is 11 and max_size 10")
+    read_config(tables=[f"t,max_size=11,{settings}"])
+
+
+def test_a_name_that_swallowed_a_setting_is_told_of_the_comma() -> None:
+    (told,) = problems(tables=["replay sampler=prioritized"])
+    assert "is a comma missing" in told
+
+
 @pytest.mark.parametrize("name", ["", "a\nb", "ü" * 65, "\x7f"])
 def test_a_table_has_a_name_that_can_be_shown_and_sent(name: str) -> None:
     assert "printable" in problems(tables=[name])[0]
@@ -258,7 +299,7 @@ def test_an_address_that_cannot_be_bound_is_refused(write: Any, address: str) ->
     assert told.startswith("server.listen: ")
 
 
-@pytest.mark.parametrize("address", ["tcp://0.0.0.0:7077", "tcp://*:7077", "tcp://10.1.2.3:7077", "tcp://[::]:7077"])
+@pytest.mark.parametrize("address", ["tcp://0.0.0.0:7090", "tcp://*:7090", "tcp://10.1.2.3:7090", "tcp://[::]:7090"])
 @pytest.mark.parametrize("key", ["listen", "ingest"])
 def test_other_machines_are_let_in_only_on_purpose(write: Any, key: str, address: str) -> None:
     path = write(f'[server]\n{key} = "{address}"')
@@ -266,6 +307,31 @@ def test_other_machines_are_let_in_only_on_purpose(write: Any, key: str, address
     assert address in told
     assert "--insecure-public" in told
     assert getattr(read_config(path, insecure_public=True).server, key) == address
+
+
+@pytest.mark.parametrize(
+    ("listen", "ingest"),
+    [
+        ("tcp://127.0.0.1:7000", "tcp://127.0.0.1:7000"),
+        ("tcp://127.0.0.1:7000", "tcp://localhost:7000"),
+        ("tcp://0.0.0.0:7000", "tcp://127.0.0.1:7000"),
+        ("tcp://10.1.2.3:7000", "tcp://*:7000"),
+        ("ipc:///run/x.sock", "ipc:///run/x.sock"),
+    ],
+)
+def test_requests_and_ingest_need_a_place_each(write: Any, listen: str, ingest: str) -> None:
+    (told,) = problems(write(f'[server]\nlisten = "{listen}"\ningest = "{ingest}"\ninsecure_public = true'))
+    assert told == f"server: listen {listen} and ingest {ingest} need a port each, not the same one"
+
+
+def test_sockets_on_free_ports_or_on_two_addresses_have_a_place_each(write: Any) -> None:
+    read_config(port=0, ingest_port=0)
+    read_config(write('[server]\nlisten = "tcp://127.0.0.1:7000"\ningest = "tcp://127.0.0.2:7000"'))
+
+
+def test_letting_the_network_in_where_it_cannot_come_is_doubted() -> None:
+    with pytest.warns(UserWarning, match="insecure_public changes nothing"):
+        read_config(insecure_public=True)
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.2:1", "tcp://localhost:1", "tcp://[::1]:1", "ipc:///run/x.sock"])
