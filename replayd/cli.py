@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
     from replayd.server import Daemon
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "REPLAYD"})
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="replayd")
 def main() -> None:
     """Experience replay as a service: actors insert, learners sample, the daemon keeps the two in step.
 
-    Every option can be given in the environment: `serve --config` is REPLAYD_SERVE_CONFIG.
+    Every option can be given in the environment: `serve --ingest-port` is REPLAYD_SERVE_INGEST_PORT. Where an option
+    may be repeated, spaces separate the values.
     """
 
 
@@ -44,7 +46,21 @@ for command in cli_operator.COMMANDS:
 # --- serve ------------------------------------------------------------------------------------------------------------
 
 
-@main.command()
+SELECTORS_AND_LIMITERS = """\b
+Samplers and removers, with the keys of each:
+  uniform, fifo, lifo, min_heap, max_heap
+  prioritized             priority_exponent
+
+\b
+Limiters:
+  min_size                min_size_to_sample
+  sample_to_insert_ratio  samples_per_insert, min_size_to_sample, error_buffer
+  queue, stack            size
+  rate_limiter            samples_per_insert, min_size_to_sample, min_diff, max_diff
+"""
+
+
+@main.command(epilog=SELECTORS_AND_LIMITERS)
 @click.option("--config", "config_path", type=click.Path(exists=True, dir_okay=False), help="TOML file of settings.")
 @click.option(
     "--table",
@@ -55,8 +71,20 @@ for command in cli_operator.COMMANDS:
     "limiter, samples_per_insert, min_size_to_sample, error_buffer (number or lo:hi), min_diff, max_diff, size; or "
     "preset (queue or stack) and max_size.",
 )
-@click.option("--port", type=click.IntRange(0, 65533), help="Port of requests; 0 is any free one.")
-@click.option("--ingest-port", type=click.IntRange(0, 65535), help="Port of PUSH inserts  [default: port + 2]")
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    help="Where requests are taken: tcp://HOST:PORT, HOST a number, `*` or localhost; or ipc://PATH.  "
+    "[default: tcp://127.0.0.1:7077]",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65533),
+    help="Port of requests; 0 is any free one.  [default: 7077, or that of --listen or the file]",
+)
+@click.option(
+    "--ingest-port", type=click.IntRange(0, 65535), help="Port of PUSH inserts, on loopback.  [default: port + 2]"
+)
 @click.option(
     "--endpoint-file", type=click.Path(dir_okay=False), help="Write the addresses there, as JSON, when bound."
 )
@@ -65,6 +93,7 @@ for command in cli_operator.COMMANDS:
 def serve(
     config_path: str | None,
     tables: tuple[str, ...],
+    listen: str | None,
     port: int | None,
     ingest_port: int | None,
     endpoint_file: str | None,
@@ -86,6 +115,7 @@ def serve(
             config = read_config(
                 config_path,
                 tables=tables,
+                listen=listen,
                 port=port,
                 ingest_port=ingest_port,
                 seed=seed,
@@ -105,7 +135,8 @@ def serve(
         seed=server.seed,
         lease_s=server.lease,
     )
-    # From here on a signal means an orderly end, also before the loop runs and takes over the handlers.
+    # From here on a signal means an orderly end or nothing, also before the loop runs and takes over the handlers.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: daemon.stop())
     try:
@@ -143,10 +174,31 @@ def _endpoint_file(path: str | None, daemon: Daemon) -> Iterator[None]:
 
 
 def _announce(config: Config, daemon: Daemon) -> None:
+    from replayd.config_model import is_public, is_wildcard
+
+    requests, ingest = daemon.router_address, daemon.ingest_address
     click.echo(f"replayd {__version__} listens, process {os.getpid()}")
-    click.echo(f"  requests  {daemon.router_address}")
-    if daemon.ingest_address is not None:
-        click.echo(f"  ingest    {daemon.ingest_address}  (PUSH: inserts only, at most once)")
+    click.echo(f"  requests  {requests}")
+    if ingest is not None:
+        here = ", from this machine alone" if is_public(requests) and not is_public(ingest) else ""
+        click.echo(f"  ingest    {ingest}  (PUSH: inserts only, at most once{here})")
     for table in config.table:
         click.echo(f"  table     {table.name}: {table}")
-    click.echo(f"try: replayd info --address {daemon.router_address}")
+    if not is_wildcard(requests):
+        click.echo(f"try: replayd info --address {requests}")
+        return
+    port = requests.rpartition(":")[2]
+    loopback = "[::1]" if "[" in requests else "127.0.0.1"
+    click.echo(f"try: replayd info --address tcp://{loopback}:{port}")
+    click.echo(f"from another machine: replayd info --address tcp://{socket.gethostname()}:{port}")
+
+
+def _name_variables() -> None:
+    """An option's variable is called after what one types; click itself would take the name of the parameter."""
+    for name, command in main.commands.items():
+        for option in command.params:
+            if isinstance(option, click.Option):
+                option.envvar = f"REPLAYD_{name}_{option.opts[0].removeprefix('--')}".upper().replace("-", "_")
+
+
+_name_variables()

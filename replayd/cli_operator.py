@@ -31,12 +31,40 @@ PEEKED = 10
 SHOWN_VALUES = 4
 """Values of an array that are shown; of a larger one only dtype and shape."""
 UNLIMITED = "unlimited"
+SETTINGS = {
+    "max_size": "an integer of at least 1",
+    "max_times_sampled": "an integer, 0 for any number of times",
+    "samples_per_insert": "a number above 0",
+    "min_size_to_sample": "an integer of at least 1",
+    "priority_exponent": "a number of at least 0",
+}
+"""What settings may be that are never unlimited."""
+MAX_WAIT_S = 1_000_000.0
+"""A wait in milliseconds must fit into the C int that libzmq polls with."""
 
 
 def _address(context: click.Context, option: click.Parameter, address: str) -> str:
-    if not re.fullmatch(r"tcp://.+:\d+|ipc://.+", address):
-        raise click.BadParameter(f"expected tcp://HOST:PORT or ipc://PATH, got {address!r}")
-    return address
+    """The address as a socket needs it; `tcp://` may be left out, as in `Client("localhost:7077")`."""
+    endpoint = address if "://" in address else f"tcp://{address}"
+    tcp = re.fullmatch(r"tcp://.+:(\d{1,5})", endpoint)
+    if not (1 <= int(tcp[1]) <= 65535 if tcp else re.fullmatch(r"ipc://.+", endpoint)):
+        raise click.BadParameter(f"expected HOST:PORT, tcp://HOST:PORT or ipc://PATH, got {address!r}")
+    return endpoint
+
+
+class Seconds(click.FloatRange):
+    """A time to wait for."""
+
+    name = "seconds"
+
+    def __init__(self) -> None:
+        super().__init__(min=0, max=MAX_WAIT_S)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if seconds != seconds:  # A range has nothing against NaN: it compares with nothing.
+            self.fail(f"expected a number of seconds, got {value!r}", param, ctx)
+        return seconds
 
 
 ADDRESS = click.option(
@@ -49,7 +77,7 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
     """The options of a command that asks for something."""
     command = click.option("--json", "as_json", is_flag=True, help="Print what the daemon said, as JSON.")(command)
     timeout = click.option(
-        "--timeout", "timeout_s", default=5.0, show_default=True, help="Seconds to wait for the answer."
+        "--timeout", "timeout_s", type=Seconds(), default=5.0, show_default=True, help="Time to wait for the answer."
     )
     return ADDRESS(timeout(command))
 
@@ -115,7 +143,7 @@ def _limiter_text(limiter: Mapping[str, Any]) -> str:
 
 @click.command()
 @ADDRESS
-@click.option("--wait", "wait_s", type=float, help="Keep trying for so many seconds.")
+@click.option("--wait", "wait_s", type=Seconds(), help="Keep trying for so long.")
 def ping(address: str, wait_s: float | None) -> None:
     """Ask whether a daemon answers.
 
@@ -241,14 +269,14 @@ def _sides(text: str) -> list[str]:
 
 
 def _number(name: str, text: str) -> int | float | None:
-    if text == UNLIMITED:
+    if text == UNLIMITED and name not in SETTINGS:
         return None
     for kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             continue
-    raise click.BadParameter(f"{name} is a number or {UNLIMITED!r}, not {text!r}")
+    raise click.BadParameter(f"{name} is {SETTINGS.get(name, f'a number or {UNLIMITED!r}')}, not {text!r}")
 
 
 @click.command(name="set")
@@ -258,7 +286,7 @@ def _number(name: str, text: str) -> int | float | None:
 def set_(table: str, changes: dict[str, Any], address: str, timeout_s: float, as_json: bool) -> None:
     """Change settings of TABLE while it runs, all or none; without any, show them.
 
-    Keys: max_size, max_times_sampled, samples_per_insert, min_size_to_sample, min_diff, max_diff ("unlimited" for no
+    Keys: max_size, max_times_sampled, samples_per_insert, min_size_to_sample, min_diff and max_diff ("unlimited" for no
     bound), priority_exponent, paused (insert, sample, insert,sample or none). They last until the daemon ends.
     """
     from replayd_client import inspection

@@ -55,8 +55,8 @@ def read_config(
 ) -> Config:
     """Return the configuration in the TOML file at `path` (None: the defaults) with the command line's settings on top.
 
-    `tables` are `NAME[,key=value…]`, added to those of the file. `listen` may be a mere `HOST:PORT`; `port` replaces the
-    port of whatever address is listened at. Raises ConfigError with all problems found.
+    `tables` are `NAME[,key=value…]`, added to those of the file. `listen` may be a mere `HOST:PORT`. `port` replaces
+    the port of whatever address is listened at. Raises ConfigError with all problems found.
     """
     data = _read_toml(path) if path is not None else {}
     problems: list[str] = []

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
+import click
 import pytest
+from click.testing import CliRunner
 
 import replayd
+from replayd.cli import main
+from replayd.config_model import CHOICES, PlainSelector
 from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.harness import DaemonProcess, run_replayd
 
@@ -151,6 +157,22 @@ def test_the_network_is_let_in_only_on_purpose(start_daemon: StartDaemon, tmp_pa
     assert start_daemon("--config", str(path), "--insecure-public").address.startswith("tcp://0.0.0.0:")
 
 
+def test_serving_a_network_says_what_to_connect_to(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--listen", "tcp://0.0.0.0:0", "--insecure-public", file_decides=True)
+    said = daemon.stop().stdout
+    port = daemon.address.rpartition(":")[2]
+    assert f"requests  tcp://0.0.0.0:{port}\n" in said
+    assert f"try: replayd info --address tcp://127.0.0.1:{port}\n" in said
+    assert f"from another machine: replayd info --address tcp://{socket.gethostname()}:{port}\n" in said
+    assert f"ingest    {daemon.ingest_address}  (PUSH: inserts only, at most once, from this machine alone)" in said
+
+
+def test_letting_the_network_in_where_it_cannot_come_is_warned_of(start_daemon: StartDaemon) -> None:
+    ended = start_daemon("--insecure-public").stop()
+    assert "warning: insecure_public changes nothing" in ended.stderr
+    assert "from this machine alone" not in ended.stdout
+
+
 @pytest.mark.parametrize(
     "arguments", [["--port", "x"], ["--port", "70000"], ["--nonsense"], ["--config", "/nowhere.toml"]]
 )
@@ -163,6 +185,41 @@ def test_a_misused_option_is_a_usage_error(arguments: list[str]) -> None:
 def test_an_option_can_come_from_the_environment(taken_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPLAYD_SERVE_PORT", str(taken_port))
     assert run_replayd("serve").returncode == os.EX_CANTCREAT
+
+
+def test_tables_and_a_file_can_come_from_the_environment(
+    start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "replayd.toml"
+    path.write_text('[[table]]\nname = "one"\n')
+    monkeypatch.setenv("REPLAYD_SERVE_CONFIG", str(path))
+    monkeypatch.setenv("REPLAYD_SERVE_TABLE", "two,max_size=3 three")
+    said = start_daemon().stop().stdout
+    assert "one: " in said
+    assert "two: at most 3 items" in said
+    assert "three: " in said
+
+
+def test_every_option_has_a_variable_of_its_own_name() -> None:
+    options = [
+        (name, option)
+        for name, command in main.commands.items()
+        for option in command.params
+        if isinstance(option, click.Option)
+    ]
+    assert len(options) > 20
+    for name, option in options:
+        (flag,) = option.opts
+        assert option.envvar == f"REPLAYD_{name.upper()}_{flag[2:].upper().replace('-', '_')}"
+
+
+def test_help_names_every_sampler_and_limiter_with_its_keys() -> None:
+    said = run_replayd("serve", "--help").stdout
+    for selector in get_args(PlainSelector.model_fields["type"].annotation):
+        assert selector in said
+    for choice, model in CHOICES.items():
+        (line,) = [line for line in said.splitlines() if re.match(rf"\s+(\w+, )*{choice}\b.*  \w", line)]
+        assert re.split(r"\s{2,}", line.strip())[1].split(", ") == [key for key in model.model_fields if key != "type"]
 
 
 # --- info -------------------------------------------------------------------------------------------------------------
@@ -218,6 +275,25 @@ def test_somebody_who_says_nothing_at_the_address_is_told(silent_address: str) -
 @pytest.mark.parametrize("address", ["nonsense", "tcp://127.0.0.1", "tcp://127.0.0.1:x", "http://127.0.0.1:80"])
 def test_an_address_that_is_none_is_a_usage_error(address: str) -> None:
     assert run_replayd("info", "--address", address).returncode == 2
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "tcp://127.0.0.1:65536", "://127.0.0.1:1", "127.0.0.1", ""])
+def test_an_address_that_nobody_can_listen_at_is_a_usage_error(address: str) -> None:
+    assert CliRunner().invoke(main, ["ping", "--address", address]).exit_code == 2
+
+
+@pytest.mark.parametrize("command", [["info"], ["ping"], ["why", "replay"], ["peek", "replay"], ["set", "replay"]])
+def test_an_address_needs_no_scheme(daemon: DaemonProcess, command: list[str]) -> None:
+    ended = run_replayd(*command, "--address", daemon.address.replace("tcp://127.0.0.1", "localhost"))
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("option", [["ping", "--wait"], ["info", "--timeout"]])
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "1e9", "soon"])
+def test_a_wait_that_is_none_is_a_usage_error(option: list[str], seconds: str) -> None:
+    ended = CliRunner().invoke(main, [*option, seconds])
+    assert ended.exit_code == 2
+    assert "Usage: " in ended.stderr
 
 
 # --- ping -------------------------------------------------------------------------------------------------------------

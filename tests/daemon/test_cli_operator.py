@@ -8,7 +8,9 @@ import subprocess
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from replayd.cli import main
 from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.harness import DaemonProcess, Peer, run_replayd
 
@@ -124,6 +126,23 @@ def test_a_change_that_is_none_is_a_usage_error(pair: str) -> None:
     assert "Usage: " in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        ("max_size=unlimited", "max_size is an integer of at least 1, not 'unlimited'"),
+        ("max_times_sampled=unlimited", "max_times_sampled is an integer, 0 for any number of times"),
+        ("samples_per_insert=unlimited", "samples_per_insert is a number above 0"),
+        ("min_size_to_sample=many", "min_size_to_sample is an integer of at least 1, not 'many'"),
+        ("priority_exponent=unlimited", "priority_exponent is a number of at least 0"),
+        ("max_diff=many", "max_diff is a number or 'unlimited', not 'many'"),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_what_can(pair: str, said: str) -> None:
+    ended = CliRunner().invoke(main, ["set", "t", pair])
+    assert ended.exit_code == 2
+    assert said in ended.stderr
+
+
 def test_a_setting_given_twice_is_a_usage_error() -> None:
     assert run_replayd("set", "t", "max_size=1", "max_size=2").returncode == 2
 
@@ -134,7 +153,7 @@ def test_refusals_are_told_and_change_nothing(start_daemon: StartDaemon) -> None
     for changes, word in (
         (["max_sise=3", "max_size=9"], "max_sise"),
         (["max_size=9", "samples_per_insert=0"], "samples_per_insert"),
-        (["max_size=unlimited"], "max_size"),
+        (["max_size=0"], "max_size"),
         (["priority_exponent=1"], "priority_exponent"),
         (["paused=everything"], "everything"),
     ):
