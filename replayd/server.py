@@ -76,6 +76,7 @@ class Daemon:
         self._listen = listen
         self._ingest = ingest
         self._stop_asked = False
+        self._reload_asked = False
         self._pushes = _PushFaults()
         # Written by `stop` and by the signal machinery: a signal handler alone does not end pyzmq's poll.
         self._wake_read, self._wake_write = socket.socketpair()
@@ -116,7 +117,10 @@ class Daemon:
         return _address(self._pull) if self._pull else None
 
     def run(self, stop_on_signals: bool = True) -> None:
-        """Serve until `stop` is called or (if asked) SIGTERM or SIGINT comes; then answer those who wait."""
+        """Serve until `stop` is called or (if asked) SIGTERM or SIGINT comes; then answer those who wait.
+
+        SIGHUP, by which other daemons read their settings again, is ignored with a word in the log.
+        """
         with self._signals() if stop_on_signals else contextlib.nullcontext():
             try:
                 self._loop()
@@ -157,6 +161,9 @@ class Daemon:
                 self._take_pushes(now)
             if self._wake_read.fileno() in ready:
                 self._wake_read.recv(4096)
+            if self._reload_asked:
+                self._reload_asked = False
+                log.warning("SIGHUP is ignored: settings are read at start alone; `replayd set` changes many live")
             due = self.service.tick(now)
             self._send_replies()
             while self.service.notices:
@@ -224,13 +231,17 @@ class Daemon:
         def ask_to_stop(number: int, frame: FrameType | None) -> None:
             self._stop_asked = True
 
+        def ask_to_reload(number: int, frame: FrameType | None) -> None:
+            self._reload_asked = True
+
+        handlers = {signal.SIGTERM: ask_to_stop, signal.SIGINT: ask_to_stop, signal.SIGHUP: ask_to_reload}
         old_fd = signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
-        old = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        old = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
         finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
+            for number, old_handler in old.items():
+                signal.signal(number, old_handler)
             signal.set_wakeup_fd(old_fd)
 
     def _close(self) -> None:

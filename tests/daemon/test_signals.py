@@ -61,6 +61,15 @@ def test_a_second_signal_is_no_harm(start_daemon: StartDaemon) -> None:
     assert "Traceback" not in daemon.output()
 
 
+def test_a_hangup_is_told_and_changes_nothing(start_daemon: StartDaemon, connect: ConnectPeer) -> None:
+    daemon = start_daemon()
+    peer = connect(daemon)
+    assert "error" not in peer.ask("hello"), "it is in its loop, past the start, where a hangup is ignored in silence"
+    daemon.send_signal(signal.SIGHUP)
+    assert peer.insert("replay")["items"] == 1
+    assert "SIGHUP is ignored" in daemon.stop().stderr
+
+
 def test_a_daemon_that_was_stopped_leaves_no_endpoint_file(start_daemon: StartDaemon) -> None:
     daemon = start_daemon()
     assert daemon.endpoint_file.exists()
