@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from replayd.columns import Schema
 from replayd.episodes import Episodes, LastEpisode
@@ -35,16 +36,21 @@ class ChunkStore:
         capacity = self._slots.capacity
         self.payload = np.full(capacity, None, dtype=object)
         self.layout = np.full(capacity, None, dtype=object)
-        self.nbytes = np.zeros(capacity, np.int64)
-        self.rows = np.zeros(capacity, np.int32)
-        self.schema = np.zeros(capacity, np.int32)
-        self.refs = np.zeros(capacity, np.int32)
-        self.leased = np.zeros(capacity, np.bool_)
-        self.next = np.full(capacity, NO_SLOT, np.int64)
-        self.number = np.zeros(capacity, np.int64)
-        self.stream = np.zeros(capacity, np.int64)
-        self.episode = np.zeros(capacity, np.int64)
+        self._rows = np.zeros(capacity, _ROW)
+        self._name_columns()
         self.episodes = Episodes()
+
+    def _name_columns(self) -> None:
+        rows = self._rows
+        self.nbytes: Int64s = rows["nbytes"]
+        self.next: Int64s = rows["next"]
+        self.number: Int64s = rows["number"]
+        self.stream: Int64s = rows["stream"]
+        self.episode: Int64s = rows["episode"]
+        self.rows: NDArray[np.int32] = rows["rows"]
+        self.schema: NDArray[np.int32] = rows["schema"]
+        self.refs: NDArray[np.int32] = rows["refs"]
+        self.leased: NDArray[np.bool_] = rows["leased"]
 
     def __len__(self) -> int:
         return self._slots.used
@@ -131,9 +137,10 @@ class ChunkStore:
     def _take(self, n: int) -> Int64s:
         slots = self._slots.take(n)
         capacity = self._slots.capacity
-        if capacity > len(self.nbytes):
-            for name in _ARRAYS:
-                setattr(self, name, grown(getattr(self, name), capacity))
+        if capacity > len(self._rows):
+            self.payload, self.layout = grown(self.payload, capacity), grown(self.layout, capacity)
+            self._rows = grown(self._rows, capacity)
+            self._name_columns()
         return slots
 
     def _hold_schemas(self, batch: ChunkBatch) -> Int64s | int:
@@ -154,19 +161,21 @@ class ChunkStore:
         self._slots.give_back(slots)
 
 
-_ARRAYS = (
-    "payload",
-    "layout",
-    "nbytes",
-    "rows",
-    "schema",
-    "refs",
-    "leased",
-    "next",
-    "number",
-    "stream",
-    "episode",
+_ROW = np.dtype(
+    [
+        ("nbytes", "i8"),
+        ("next", "i8"),
+        ("number", "i8"),
+        ("stream", "i8"),
+        ("episode", "i8"),
+        ("rows", "i4"),
+        ("schema", "i4"),
+        ("refs", "i4"),
+        ("leased", "?"),
+        ("unused", "V11"),
+    ]
 )
+"""One chunk in one cache line of 64 bytes, payload aside."""
 
 
 def _objects(values: Sequence[Payload]) -> np.ndarray[tuple[int], np.dtype[np.object_]]:

@@ -17,6 +17,7 @@ from replayd.interned import Interned
 from replayd.items import Items
 from replayd.limits import REFERENCES, REPLY_BYTES
 from replayd.messages import BLOB_RECORD, FLAG_OMITTED, Int64s, Payload, Shown
+from replayd.slots import ranked
 
 
 def sendable(items: Items, chunks: ChunkStore, slots: Int64s) -> int:
@@ -93,10 +94,9 @@ def occurrence(slots: Int64s) -> Int64s:
 
 def _side_by_side(chunks: ChunkStore, flat: Int64s, first: Int64s, counts: Int64s) -> tuple[Int64s, Int64s]:
     """Distinct slots so ordered that each window is a run of them, and where each window's run begins."""
+    distinct, where = ranked(flat)
     if len(flat) == len(first):
-        distinct, where = np.unique(flat, return_inverse=True)
         return distinct, where
-    distinct, where = np.unique(flat, return_inverse=True)
     order = np.lexsort((chunks.number[distinct], chunks.stream[distinct]))
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))

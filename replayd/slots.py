@@ -82,6 +82,20 @@ def distinct(slots: Int64s) -> Int64s:
     return once
 
 
+def ranked(slots: Int64s) -> tuple[Int64s, Int64s]:
+    """Each slot once, rising, and for each entry where its slot stands there; `np.unique` takes twice as long."""
+    if is_rising(slots):
+        return slots, np.arange(len(slots))
+    order = np.argsort(slots)
+    ordered = slots[order]
+    begins = np.empty(len(slots), np.bool_)
+    begins[0] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
+    where = np.empty(len(slots), np.int64)
+    where[order] = np.cumsum(begins) - 1
+    return ordered[begins], where
+
+
 def count(counts: NDArray[np.int32], slots: Int64s, change: int) -> None:
     """Add `change` to the count of each slot, as often as it stands there."""
     if is_rising(slots):
