@@ -182,8 +182,9 @@ class ColumnHistory:
 def newest_cells(log: ChunkLog, columns: Sequence[ColumnHistory]) -> list[CellReference | None]:
     """The reference of each column's newest cell, None where the newest step has none."""
     row = log.rows - 1
-    if log.presence.is_complete(row) and len(columns) == len(log.column_of):
-        return [CellReference(log, log.column_of[column.path], row) for column in columns]
+    numbers = log.column_of
+    if len(columns) == len(numbers) and log.presence.is_complete(row):
+        return [CellReference(log, numbers[column.path], row) for column in columns]
     return [column.cell(row) for column in columns]
 
 
@@ -276,11 +277,18 @@ class Windows:
         return Window(first, last, *known)
 
     def all_columns(self, first: int, last: int) -> Window:
-        """The window of rows `first` to `last` with every column, which each of the rows must have."""
+        """The window of rows `first` to `last` with every column. Raises DataError if one of them lacks one."""
         log = self._log
         rows = range(first, last + 1)
-        columns = [TrajectoryColumn.of(log, i, rows, False, path) for path, i in log.column_of.items()]
-        return self.of(tuple(log.column_of), columns)
+        if first < log.presence.dense_from:
+            for path, column in log.column_of.items():
+                TrajectoryColumn.of(log, column, rows, False, path)
+        key = (len(rows), len(log.column_of))
+        known = self._known.get(key)
+        if known is None:
+            columns = [TrajectoryColumn.of(log, column, rows, False, path) for path, column in log.column_of.items()]
+            known = self._known[key] = self._described(list(log.column_of), columns, first, last)
+        return Window(first, last, *known)
 
     def _described(
         self, paths: Sequence[Path], columns: Sequence[TrajectoryColumn], first: int, last: int

@@ -40,6 +40,17 @@ class Steps:
         else:
             self._append_named(data, partial_step)
 
+    def append_like_before(self, data: Any) -> None:
+        """Add a whole step of the structure of the first one. Raises DataError, as `append`, for another structure."""
+        if self.structure is None:
+            self._append_named(data, False)
+            return
+        leaves = self.structure.leaves(data)
+        if self._fast:
+            self._log.append(leaves if self._order is None else self._order(leaves), False)
+        else:
+            self._append_named(data, False)
+
     def _append_named(self, data: Any, partial_step: bool) -> None:
         pairs = flatten(data)
         structure = self.structure

@@ -28,15 +28,17 @@ class Writer(WriterLife):
         self._windows = Windows(core.log)
 
     def append(self, data: Any) -> None:
-        """Add a step: a nest of arrays and numbers, of the same columns each time. Raises DataError."""
-        structure = self._steps.structure
-        if structure is not None:
-            # Missing and new columns are for trajectory writers: here an item shows all columns of its steps.
-            structure.leaves(data)
-        self._core.call("append", self._steps.append, data, False)
+        """Add a step: a nest of arrays and numbers, of the same columns each time; it is copied.
+
+        Raises DataError that names the column, and DeadlineExceededError when what is there cannot be sent in time (the
+        message says who must act); the step was not added then.
+        """
+        # Missing and new columns are for trajectory writers: here an item shows all columns of its steps.
+        self._core.call("append", self._steps.append_like_before, data)
 
     def append_sequence(self, data: Any) -> None:
-        """Add T steps at once: every leaf has T as its first axis. Raises DataError for an empty sequence."""
+        """Add T steps, one after the other: every leaf has T as its first axis. Raises DataError for an empty sequence
+        and, as `append`, DeadlineExceededError, after which the steps before the one that had to wait were added."""
         structure = Structure(data)
         leaves = [np.asarray(leaf) for leaf in structure.leaves(data)]
         for path, leaf in zip(structure.paths, leaves, strict=True):

@@ -117,14 +117,44 @@ def test_what_the_server_refuses_is_told_by_the_next_call_and_the_writer_goes_on
     assert size(client, "t") == 2
 
 
-def test_a_closed_writer_says_so(serve: Any, client_of: Any) -> None:
+@pytest.mark.parametrize("kind", ["writer", "trajectory_writer", "structured_writer"])
+def test_a_closed_writer_says_so(serve: Any, client_of: Any, kind: str) -> None:
     client = client_of(serve(uniform("t")))
-    writer = client.trajectory_writer(2)
+    one = structured.create_config(structured.create_reference_step(None)[-1:], "t")
+    writer = getattr(client, kind)([one] if kind == "structured_writer" else 2)
+    writer.append(1)
+    assert not writer.closed
     writer.close()
     writer.close()
+    assert writer.closed
+    assert writer.report().steps <= 1
     for call in (lambda: writer.append(1), writer.flush, writer.end_episode, writer.__enter__):
         with pytest.raises(errors.ClosedError):
             call()
+
+
+def test_a_step_of_another_structure_is_none_of_a_writers(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(fifo("t")))
+    with client.writer(4) as writer:
+        writer.append_sequence({"a": np.arange(3), "b": np.zeros((3, 2))})
+        for wrong in ({"a": 1}, {"a": 1, "b": np.zeros(2), "c": 1}, {"a": [1], "b": np.zeros(2)}, 1):
+            with pytest.raises(errors.DataError):
+                writer.append(wrong)
+        for wrong in ({"a": np.arange(0), "b": np.zeros((0, 2))}, {"a": 1, "b": np.zeros((1, 2))}, {}):
+            with pytest.raises(errors.DataError):
+                writer.append_sequence(wrong)
+        writer.append({"a": 3, "b": np.zeros(2)})
+        writer.create_item("t", 4, 1.0)
+        for steps in (0, 5):
+            with pytest.raises(errors.DataError, match="num_timesteps"):
+                writer.create_item("t", steps, 1.0)
+        writer.flush()
+        assert size(client, "t") == 1
+        writer.end_episode()
+        with pytest.raises(errors.DataError, match="num_timesteps"):
+            writer.create_item("t", 1, 1.0)
+    (sample,) = client.sample("t", 1, emit_timesteps=False)
+    assert sample.data[0].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
