@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from replayd.config import build_tables, read_config
+from replayd.config_model import CHOICES
 from tests.daemon.conftest import StartDaemon
 from tests.daemon.harness import ROOT, START_S, environment
 
@@ -29,12 +31,16 @@ def commands() -> list[str]:
 
 
 # Scripts that make environments of their own have tests of their own; the commands of the daemon are run below.
+# What is not run here: the file that runs it, and how it is written there. The demo installs both distributions.
 ELSEWHERE = {
-    "scripts/demo": "tests/daemon/test_demo.py",
-    "scripts/test": ".ci/run",
-    ". .venv/bin/activate": "scripts/test",
+    "scripts/demo": ("tests/daemon/test_demo.py", '"scripts/demo"'),
+    "scripts/test": (".ci/run", "scripts/test"),
+    ". .venv/bin/activate": ("scripts/test", ". .venv/bin/activate"),
+    "pip install ./client .": ("scripts/demo", '[*pip, "./client", ".[demo]"]'),
+    "pip install ./client": ("scripts/demo", '[*pip, "./client", '),
 }
 SERVE = "replayd serve --table replay,sampler=prioritized,priority_exponent=0.6,max_size=100000"
+SERVE_A_NETWORK = "replayd serve --listen tcp://0.0.0.0:7077 --insecure-public"
 AGAINST_IT = [
     "replayd ping --wait 10",
     "replayd info",
@@ -46,9 +52,9 @@ AGAINST_IT = [
 
 
 def test_every_command_of_the_readme_is_run_by_a_test() -> None:
-    assert sorted(commands()) == sorted([*ELSEWHERE, SERVE, *AGAINST_IT])
-    for command, place in ELSEWHERE.items():
-        assert command.split("/")[-1] in (ROOT / place).read_text()
+    assert sorted(commands()) == sorted([*ELSEWHERE, SERVE, SERVE_A_NETWORK, *AGAINST_IT])
+    for place, text in ELSEWHERE.values():
+        assert text in (ROOT / place).read_text()
 
 
 def test_the_daemon_of_the_readme_serves_and_is_inspected(start_daemon: StartDaemon) -> None:
@@ -72,6 +78,30 @@ def test_the_daemon_of_the_readme_serves_and_is_inspected(start_daemon: StartDae
     assert "0 items" in said[3]
     assert "100000 -> 200000" in said[4]
     assert "none -> sample" in said[5]
+
+
+def test_the_daemon_of_the_readme_serves_a_network(start_daemon: StartDaemon) -> None:
+    assert start_daemon(*shlex.split(SERVE_A_NETWORK)[2:]).address.startswith("tcp://0.0.0.0:")
+
+
+def test_the_configuration_of_the_readme_is_one(tmp_path: Path) -> None:
+    (example,) = blocks("toml")
+    path = tmp_path / "replayd.toml"
+    path.write_text(example)
+    config = read_config(str(path))
+    assert config.server.model_fields_set == {"listen", "ingest", "lease", "seed"}
+    replay, episodes = build_tables(config)
+    assert replay.signature is not None
+    assert (replay.limiter.samples_per_insert, episodes.max_size, episodes.max_times_sampled) == (8.0, 64, 1)
+    assert [extension.type for extension in config.table[0].extensions] == ["priority_diffusion"]
+
+
+def test_the_readme_lists_the_keys_of_each_sampler_and_limiter() -> None:
+    rows = dict(re.findall(r"^\| (`.*?`) \| (.*) \|$", README, re.MULTILINE))
+    for choice, model in CHOICES.items():
+        (keys,) = [keys for names, keys in rows.items() if f"`{choice}`" in names.split(", ")]
+        listed = re.findall(r"`(\w+)`", keys)
+        assert listed == [key for key in model.model_fields if key != "type"]
 
 
 @pytest.mark.parametrize("example", blocks("python"))
