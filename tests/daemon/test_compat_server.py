@@ -142,6 +142,9 @@ def test_a_server_that_nobody_refers_to_stops() -> None:
 
 def test_an_interrupt_ends_the_wait_and_the_server() -> None:
     program = (
+        "import signal\n"
+        # A shell's background job ignores interrupts, and so does what it starts.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from replayd.compat import reverb\n"
         "server = reverb.Server([reverb.Table.queue('queue', 1)])\n"
         "try:\n"
