@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from replayd_client.chunk_log import ChunkLog
 from replayd_client.history import Window
@@ -66,7 +66,10 @@ class ItemCore(WriterCore):
         self.call("configure", self.log.configure, keep_rows, max_chunk_length)
 
     def begin_episode(
-        self, clear_buffers: bool, timeout_ms: float | None, finish: Callable[[], None] | None = None
+        self,
+        clear_buffers: bool,
+        timeout_ms: float | Literal["own"] | None,
+        finish: Callable[[], None] | None = None,
     ) -> None:
         """End the episode, with what `finish` adds to it."""
         self.end_episode(finish or self.log.close_step, lambda: self.log.end_episode(clear_buffers), timeout_ms)

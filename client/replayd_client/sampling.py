@@ -14,6 +14,7 @@ from replayd_client.connection import Connection
 from replayd_client.errors import DataError, DeadlineExceededError, NeverGrantableError, ReplaydError
 from replayd_client.messages import InfoReply, SampleReply
 from replayd_client.pool import ConnectionPool
+from replayd_client.sender import deadline_after
 from replayd_client.structure import Structure, path_text
 from replayd_client.wire import encode_info, encode_sample
 
@@ -93,7 +94,7 @@ def sample_batch(
     from replayd_client.ragged import check_ragged
 
     check_ragged(ragged)  # Before anything is drawn.
-    deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+    deadline = deadline_after(timeout_ms)
     if min_n is None:
         try:
             parts = _draw_at_least(pool, table, n, n, deadline)
@@ -116,8 +117,7 @@ def batch_of(parts: Sequence[SampledBatch], ragged: Ragged) -> SampleBatch:
 
 def draw(pool: ConnectionPool, table: str, n: int, min_n: int, timeout_ms: float | None) -> SampledBatch:
     """One reply: up to `n` items. Raises DeadlineExceededError with the limiter's numbers and who must act."""
-    deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
-    return _draw(pool, table, n, min_n, deadline)
+    return _draw(pool, table, n, min_n, deadline_after(timeout_ms))
 
 
 def _draw_at_least(pool: ConnectionPool, table: str, n: int, min_n: int, deadline: float | None) -> list[SampledBatch]:

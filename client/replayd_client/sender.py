@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import numbers
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 from replayd_client.connection import WARN_AFTER_S
 from replayd_client.errors import (
+    DataError,
     DeadlineExceededError,
     ForkedClientError,
     ReplaydError,
@@ -167,5 +170,10 @@ class Sender:
 
 
 def deadline_after(timeout_ms: float | None) -> float | None:
-    """The time (monotonic) of a deadline; None is for ever."""
-    return None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+    """The time (monotonic) of a deadline; None is for ever. Raises DataError for what is no number from 0 on."""
+    if timeout_ms is None:
+        return None
+    given: Any = timeout_ms
+    if isinstance(given, bool) or not isinstance(given, numbers.Real) or not float(given) >= 0:
+        raise DataError(f"timeout_ms must be milliseconds, at least 0, or None for ever, got {timeout_ms!r}")
+    return time.monotonic() + float(timeout_ms) / 1000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.errors import DataError
 from replayd_client.history import ColumnHistory, TrajectoryColumn, Windows, newest_cells
 from replayd_client.item_core import ItemCore
@@ -79,20 +78,29 @@ class TrajectoryWriter(WriterLife):
         paths = self._trajectory.paths
         for path, leaf in zip(paths, columns):  # noqa: B905 - leaves come in the order of the paths, and this is hot
             if not isinstance(leaf, TrajectoryColumn):
+                hint = ""
+                if isinstance(leaf, ColumnHistory):
+                    hint = (
+                        "; if a list was appended, each of its values is a column of its own: "
+                        "wrap lists in numpy.array to have one column"
+                    )
                 raise TypeError(
                     f"{path_text(path)}: a trajectory is made of TrajectoryColumn (index the history), "
-                    f"not {type(leaf).__name__}"
+                    f"not {type(leaf).__name__}{hint}"
                 )
         return self._core.create_item(table, priority, self._windows.of, paths, columns)
 
-    def flush(self, block_until_num_items: int = 0, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
+    def flush(self, block_until_num_items: int = 0, timeout_ms: float | Literal["own"] | None = "own") -> None:
         """Send what there is and wait until at most so many items are not acknowledged.
 
-        Raises DeadlineExceededError with what the server says holds the items back; the work goes on.
+        The deadline is the writer's own `timeout_ms` unless another is given; so too for `end_episode`.
+
+        Raises DeadlineExceededError with what the server says holds the items back, and ConnectionLostError; both say
+        how many are not acknowledged, and the work goes on.
         """
         self._core.flush(block_until_num_items, timeout_ms)
 
-    def end_episode(self, clear_buffers: bool = True, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
+    def end_episode(self, clear_buffers: bool = True, timeout_ms: float | Literal["own"] | None = "own") -> None:
         """Flush and begin a new episode. With `clear_buffers` the history is empty then; without it items may show
         steps of both. On an error nothing changes, and the call may be made again."""
         self._core.begin_episode(clear_buffers, timeout_ms)

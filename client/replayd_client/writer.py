@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.errors import DataError
 from replayd_client.history import Windows
 from replayd_client.item_core import ItemCore
@@ -65,10 +64,11 @@ class Writer(WriterLife):
         last = steps.rows - 1
         return self._core.create_item(table, priority, self._windows.all_columns, last - num_timesteps + 1, last)
 
-    def flush(self, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
-        """Send what there is and wait until it is acknowledged. Raises DeadlineExceededError."""
+    def flush(self, timeout_ms: float | Literal["own"] | None = "own") -> None:
+        """Send what there is and wait until it is acknowledged, as long as the writer's own `timeout_ms` says unless
+        another is given; so too for `end_episode`. Raises as `TrajectoryWriter.flush`."""
         self._core.flush(0, timeout_ms)
 
-    def end_episode(self, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
+    def end_episode(self, timeout_ms: float | Literal["own"] | None = "own") -> None:
         """Flush and begin a new episode, of which no item shows earlier steps."""
         self._core.begin_episode(True, timeout_ms)

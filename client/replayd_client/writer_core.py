@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from replayd_client.chunk_log import Message
 from replayd_client.errors import (
@@ -100,6 +100,7 @@ class WriterCore:
     ) -> None:
         self._outbox = outbox
         self._pacer = pacer
+        deadline_after(timeout_ms)  # A wrong one is told now, not when a call has to wait.
         self._timeout_ms = timeout_ms
         self._lock = threading.RLock()
         self._sender = Sender(pool, max_in_flight_items)
@@ -130,12 +131,12 @@ class WriterCore:
         with self._lock:
             return self._outbox.report()
 
-    def flush(self, block_until_num_items: int, timeout_ms: float | None) -> None:
+    def flush(self, block_until_num_items: int, timeout_ms: float | Literal["own"] | None) -> None:
         if block_until_num_items < 0:
             raise DataError(f"block_until_num_items must be at least 0, got {block_until_num_items}")
         with self._lock:
             self._enter()
-            self._flush(block_until_num_items, deadline_after(timeout_ms))
+            self._flush(block_until_num_items, self._deadline(timeout_ms))
 
     def wait_until(
         self, is_done: Callable[[], bool], what: str, timeout_ms: float | None, check_ready: Callable[[], None]
@@ -167,12 +168,14 @@ class WriterCore:
         """What leaving a `with` block does."""
         self.flush(0, self._timeout_ms)
 
-    def end_episode(self, finish: Callable[[], None], begin: Callable[[], None], timeout_ms: float | None) -> None:
+    def end_episode(
+        self, finish: Callable[[], None], begin: Callable[[], None], timeout_ms: float | Literal["own"] | None
+    ) -> None:
         """Let `finish` make the episode's last items, flush, and let the next one begin, unless the flush failed."""
         with self._lock:
             self._enter()
             finish()
-            self._flush(0, deadline_after(timeout_ms))
+            self._flush(0, self._deadline(timeout_ms))
             begin()
 
     def close(self, timeout_ms: float | None) -> None:
@@ -256,9 +259,10 @@ class WriterCore:
             count = sum(receipt.items for receipt in self._refusals)
             error = self._refusals[0].error
             assert error is not None, "a refusal has an error"
+            which = "1 item that was" if count == 1 else f"{count} items that were"
             self._refusals.clear()
             raise type(error)(
-                f"the server refused {count} item{'s' if count != 1 else ''} that were created earlier: {error}",
+                f"the server refused {which} created earlier: {error}",
                 detail={**error.detail, "refused_items": count},
                 code=error.code,
             )
@@ -319,8 +323,25 @@ class WriterCore:
             self._ship()
             return self.open_items <= most
 
-        self._sender.wait(is_flushed, deadline, "flush", explain=explain)
+        try:
+            self._sender.wait(is_flushed, deadline, "flush", explain=explain)
+        except (DeadlineExceededError, ConnectionLostError) as error:
+            raise self._with_open_items(error) from error.__cause__
         self._raise_refusals()
+
+    def _with_open_items(self, error: ReplaydError) -> ReplaydError:
+        """What ended a flush, with the number of all items that are not acknowledged: the sender knows those it has."""
+        count = self.open_items
+        text = str(error)
+        if isinstance(error, ConnectionLostError):
+            text = f"flush: {count} item{'s' if count != 1 else ''} not acknowledged: {text}"
+        elif self._outbox.items:
+            text = f"{text} Not sent yet: {self._outbox.items} more."
+        return type(error)(text, detail={**error.detail, "unacknowledged_items": count}, code=error.code)
+
+    def _deadline(self, timeout_ms: float | Literal["own"] | None) -> float | None:
+        """Of a call that was given this time; "own" is the writer's."""
+        return deadline_after(self._timeout_ms if timeout_ms == "own" else timeout_ms)
 
     def _shut(self) -> None:
         self._closed = True
