@@ -14,6 +14,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Sequence
+from socket import SOCK_STREAM, getaddrinfo
 from typing import Any
 
 import zmq
@@ -57,7 +58,14 @@ _LOST = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-_EVENTS = _LOST | zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CLOSED
+_EVENTS = _LOST | zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CLOSED
+
+_NO_ANSWER = "no answer"
+_NO_HELLO = "connected, but no answer to hello"
+_NOBODY = "nothing accepts a connection"
+_NO_ZEROMQ = "what listens there does not speak ZeroMQ"
+_NO_ROUTER = "something answers there, but does not speak as a ROUTER"
+"""libzmq ends a handshake with a socket of another kind by hanging up, and says no more of it."""
 
 _READABLE = int(zmq.POLLIN)
 
@@ -84,7 +92,8 @@ class Connection:
         self._reopen_at = 0.0
         self._failures = 0
         self._attempts = 0
-        self._trouble = "no answer"
+        self._trouble = _NO_ANSWER
+        self._connected = self._shook_hands = False
         self._closed = False
 
     @property
@@ -157,7 +166,7 @@ class Connection:
             else:
                 until = deadline + grace_s if self._ready else max(deadline, started + CONNECT_S)
             if now >= until:
-                raise put_off or self._overdue(what, now - started)
+                raise self._overdue(what, now - started, put_off)
             if now >= warn_at:
                 if not self._ready:
                     log.warning("%s: %s", what, self._unreachable_text(now - started))
@@ -189,7 +198,9 @@ class Connection:
     def unreachable(self, waited_s: float) -> ConnectionLostError:
         """The error to raise when there is no session at a deadline."""
         detail = {"address": self.address, "waited_s": round(waited_s, 3), "attempts": self._attempts}
-        return ConnectionLostError(self._unreachable_text(waited_s), detail=detail)
+        # Asked for the error alone: a name server that is away takes its time.
+        fault = _name_fault(self.address) if self._trouble in (_NO_ANSWER, _NOBODY) else None
+        return ConnectionLostError(fault or self._unreachable_text(waited_s), detail=detail)
 
     def close(self) -> None:
         """Close the socket; messages handed to it go on being sent for LINGER_MS at most."""
@@ -265,6 +276,7 @@ class Connection:
             self._close_socket(0)
             raise ConnectionLostError(f"{self.address} is no address to connect to: {error}") from error
         self._attempts += 1
+        self._connected = self._shook_hands = False
         self._hello_id = self.next_id()
         self._send(socket, encode_hello(self._hello_id, _client_name()))
 
@@ -283,15 +295,26 @@ class Connection:
             (event,) = struct.unpack_from("=h", message[0])
             if event & _LOST:
                 lost = True
-                if event == zmq.EVENT_DISCONNECTED:
+            if event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
+                if self._shook_hands:
                     self._trouble = "the connection was lost"
-                else:
-                    self._trouble = "what listens there does not speak ZeroMQ"
+                elif self._trouble != _NO_ZEROMQ:
+                    self._trouble = _NO_ROUTER
+            elif event & _LOST:
+                self._trouble = _NO_ZEROMQ
             elif event == zmq.EVENT_CONNECT_RETRIED:
                 self._attempts += 1
-                self._trouble = "nothing accepts a connection"
+                # After a handshake that failed libzmq tries again too.
+                if not self._connected:
+                    self._trouble = _NOBODY
             elif event == zmq.EVENT_CONNECTED:
-                self._trouble = "connected, but no answer to hello"
+                self._connected = True
+                # What could not shake hands before is about to fail again.
+                if self._trouble not in (_NO_ROUTER, _NO_ZEROMQ):
+                    self._trouble = _NO_HELLO
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._shook_hands = True
+                self._trouble = _NO_HELLO
         return lost
 
     def _replace(self, now: float) -> None:
@@ -316,17 +339,40 @@ class Connection:
 
     # Words.
 
-    def _overdue(self, what: str, waited_s: float) -> ReplaydError:
+    def _overdue(self, what: str, waited_s: float, put_off: ReplaydError | None) -> ReplaydError:
+        if put_off is not None:
+            return self._put_off(put_off, what, waited_s)
         if not self._ready:
             return self.unreachable(waited_s)
         return DeadlineExceededError(f"{what}: no answer from {self.address} within {waited_s:.1f} s")
 
+    def _put_off(self, error: ReplaydError, what: str, waited_s: float) -> ReplaydError:
+        """The last word of a server that is starting or stopping, with what it was asked and where."""
+        return type(error)(
+            f"{what}: {self.address} does not serve now: {error} (waited {waited_s:.1f} s)",
+            detail={**error.detail, "address": self.address, "waited_s": round(waited_s, 3)},
+            code=error.code,
+        )
+
     def _unreachable_text(self, waited_s: float) -> str:
         attempts = f"{self._attempts} attempt{'s' if self._attempts != 1 else ''}"
-        return (
-            f"no replayd at {self.address}: {self._trouble} (waited {waited_s:.1f} s, {attempts}). "
-            "Is replayd running there, and is this its port for clients?"
-        )
+        trouble = f"{self._trouble} (waited {waited_s:.1f} s, {attempts})"
+        if self._trouble == _NO_ROUTER:
+            return f"no port for clients at {self.address}: {trouble}. Is this the ingest port?"
+        return f"no replayd at {self.address}: {trouble}. Is replayd running there, and is this its port for clients?"
+
+
+def _name_fault(address: str) -> str | None:
+    """What is wrong with the name of the host in a tcp address; None if it resolves."""
+    scheme, _, rest = address.partition("://")
+    host, _, port = rest.rpartition(":")
+    if scheme != "tcp":
+        return None
+    try:
+        getaddrinfo(host.strip("[]"), port, type=SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return f"no replayd at {address}: the name {host!r} does not resolve ({error})"
+    return None
 
 
 _MONITORS = itertools.count()
