@@ -22,7 +22,10 @@ class Limit:
     def check(self, got: int) -> None:
         if got > self.value:
             raise LimitExceeded(
-                f"{self.name} is {self.value}, got {got}: {self.reason}", limit=self.name, value=self.value, got=got
+                f"got {got}, the limit `{self.name}` is {self.value} ({self.reason})",
+                limit=self.name,
+                value=self.value,
+                got=got,
             )
 
 
