@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,8 +16,8 @@ from replayd_client.messages import UpdateReply
 from replayd_client.pool import ConnectionPool
 from replayd_client.wire import encode_update
 
-UPDATE_KEYS = 65_536
-"""Keys of one update request; more go in several."""
+UPDATE_KEYS = 131_072
+"""Keys of one update request, all that the server's limit `updates` allows; more go in several."""
 
 
 class MutateResult(NamedTuple):
@@ -35,7 +36,7 @@ def mutate(
     deadline: float | None,
 ) -> MutateResult:
     """Delete items, then set priorities. Raises DataError and PriorityError before anything is sent."""
-    keys, priorities = _updates(updates)
+    keys, priorities = _updates(table, updates)
     doomed = keys_of(() if deletes is None else deletes)
     updated = deleted = 0
     missing: list[NDArray[np.uint64]] = []
@@ -67,7 +68,9 @@ def keys_of(keys: Any) -> NDArray[np.uint64]:
     return array.astype(np.uint64)
 
 
-def _updates(updates: Mapping[int, float] | tuple[Any, Any] | None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+def _updates(
+    table: str, updates: Mapping[int, float] | tuple[Any, Any] | None
+) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
     if updates is None:
         return keys_of(()), np.zeros(0, np.float64)
     if isinstance(updates, Mapping):
@@ -76,7 +79,27 @@ def _updates(updates: Mapping[int, float] | tuple[Any, Any] | None) -> tuple[NDA
         keys, values = keys_of(updates[0]), updates[1]
     else:
         raise DataError("updates must be a dict of priorities by key, or a tuple (keys, priorities)")
-    return keys, priorities_of({"updates": np.asarray(values)}, len(keys))["updates"]
+    return keys, priorities_of({table: _numbers(table, values, len(keys))}, len(keys))[table]
+
+
+def _numbers(table: str, values: Any, count: int) -> NDArray[Any]:
+    """Numbers [count], or a single one for all keys. What numpy would make a number of, such as None, is none."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise DataError(f"table {table!r}: priorities must be one number or [{count}], not of uneven lengths") from None
+    if array.size and array.dtype.kind not in "biuf":
+        flat = array.ravel().tolist()
+        # Integers beyond 64 bits are numbers still.
+        wrong = next((i for i, value in enumerate(flat) if not isinstance(value, numbers.Real)), None)
+        if wrong is not None:
+            raise DataError(f"table {table!r}: a priority must be a number, got {flat[wrong]!r} at position {wrong}")
+    if array.shape not in ((), (count,)):
+        raise DataError(
+            f"table {table!r}: there are {count} keys, so priorities must be one number or [{count}], "
+            f"got {list(array.shape)}"
+        )
+    return array
 
 
 def _encode_update(table: str, keys: Any, priorities: Any, deletes: Any) -> Encoder:

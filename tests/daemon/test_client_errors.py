@@ -1,0 +1,206 @@
+"""What the client says when something goes wrong: the fault, where it is, and what became of the data."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+import replayd
+from replayd import limits
+from replayd_client import Client, errors, updates
+from tests.daemon.embedded import DEADLINE_S, free_port, uniform, until
+from tests.daemon.harness import Peer
+
+pytest_plugins = ["tests.daemon.embedded_fixtures"]
+
+
+# Priorities.
+
+
+def test_a_bad_priority_is_told_with_the_table_it_was_for(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(uniform("prio")))
+    with pytest.raises(errors.PriorityError, match=r"table 'prio'.*-1\.0"):
+        client.mutate_priorities("prio", {1: -1.0})
+
+
+@pytest.mark.parametrize("wrong", [None, "2", 1j, [1.0]])
+def test_what_is_no_number_is_no_priority(serve: Any, client_of: Any, wrong: Any) -> None:
+    client = client_of(serve(uniform("prio")))
+    for given in ({1: wrong}, {1: 1.0, 2: wrong}, ([1, 2], [1.0, wrong])):
+        with pytest.raises(errors.DataError, match="table 'prio'"):
+            client.mutate_priorities("prio", given)
+    if wrong is None:
+        with pytest.raises(errors.DataError, match="got None at position 1"):
+            client.mutate_priorities("prio", {1: 1.0, 2: None})
+
+
+@pytest.mark.parametrize("priorities", [[9.0], np.ones(2), [], np.ones((3, 1)), np.ones((1, 3))])
+def test_priorities_of_another_number_than_the_keys_are_refused(serve: Any, client_of: Any, priorities: Any) -> None:
+    client = client_of(serve(uniform("t")))
+    keys = client.insert_batch(np.arange(3)[:, None], {"t": 1.0})
+    with pytest.raises(errors.DataError, match="3 keys"):
+        client.mutate_priorities("t", (keys, priorities))
+    assert client.mutate_priorities("t", (keys, 9.0)).updated == 3
+    assert client.mutate_priorities("t", (keys, np.float32(8.0))).updated == 3
+    assert client.mutate_priorities("t", ([], [])).updated == 0
+
+
+def test_an_update_takes_as_many_keys_as_the_server_allows(serve: Any, client_of: Any, zmq_context: Any) -> None:
+    assert limits.UPDATES.value == updates.UPDATE_KEYS
+    server = serve(uniform("t"))
+    client, peer = client_of(server), Peer(zmq_context, server.address)
+
+    def requests_of(keys: int) -> int:
+        """Besides the peer's own."""
+        before = peer.ask("info")["counters"]["requests"]
+        missing = client.mutate_priorities("t", (np.arange(1, 1 + keys), 1.0)).missing
+        assert len(missing) == keys
+        return int(peer.ask("info")["counters"]["requests"] - before - 1)
+
+    client.info()
+    assert [requests_of(limits.UPDATES.value), requests_of(limits.UPDATES.value + 1)] == [1, 2]
+    peer.close()
+
+
+# Servers.
+
+
+def test_a_name_that_does_not_resolve_is_told_as_that() -> None:
+    with Client("no-such-host.invalid:7077") as client:
+        with pytest.raises(errors.ConnectionLostError, match=r"'no-such-host\.invalid' does not resolve") as caught:
+            client.info(timeout_ms=100)
+        assert caught.value.detail["address"] == "tcp://no-such-host.invalid:7077"
+
+
+def test_a_port_where_nobody_listens_is_not_blamed_on_the_name() -> None:
+    with (
+        Client(f"localhost:{free_port()}") as client,
+        pytest.raises(errors.ConnectionLostError, match="nothing accepts"),
+    ):
+        client.info(timeout_ms=100)
+
+
+@pytest.mark.parametrize("kind", [zmq.PULL, zmq.PUB, zmq.PUSH])
+def test_a_socket_of_another_kind_may_be_the_ingest_port(zmq_context: Any, kind: int) -> None:
+    with zmq_context.socket(kind) as other:
+        port = other.bind_to_random_port("tcp://127.0.0.1")
+        with Client(f"127.0.0.1:{port}") as client:
+            with pytest.raises(errors.ConnectionLostError, match=r"ROUTER.*ingest port") as caught:
+                client.info(timeout_ms=100)
+    assert "no replayd at" not in str(caught.value)
+
+
+def test_a_sample_that_a_stopping_server_sends_away_is_told_with_table_and_address(serve: Any, client_of: Any) -> None:
+    server = serve(uniform("replay"))
+    client = client_of(server)
+    with ThreadPoolExecutor(1) as pool:
+        drawn = pool.submit(client.sample_batch, "replay", 1, timeout_ms=3000)
+        until(lambda: bool(client.server_info()["replay"].waiting))
+        server.stop()
+        error = drawn.exception(DEADLINE_S)
+    assert isinstance(error, errors.ShuttingDownError)
+    assert error.code == "shutting_down"
+    for word in ("table 'replay'", server.address, "the server is stopping"):
+        assert word in str(error)
+    assert server.address in error.detail["address"]
+
+
+# Deadlines.
+
+
+@pytest.mark.parametrize("wrong", ["5", -5, -0.1, float("nan"), True, [5]])
+def test_a_deadline_that_is_none_is_refused_by_every_call(serve: Any, client_of: Any, wrong: Any) -> None:
+    client = client_of(serve(uniform("t")))
+    with client.trajectory_writer(2) as writer:
+        calls = (
+            lambda: client.insert(1, {"t": 1.0}, timeout_ms=wrong),
+            lambda: client.sample_batch("t", 1, timeout_ms=wrong),
+            lambda: list(client.sample("t", timeout_ms=wrong)),
+            lambda: client.mutate_priorities("t", timeout_ms=wrong),
+            lambda: client.info(timeout_ms=wrong),
+            lambda: client.peek("t", newest=1, timeout_ms=wrong),
+            lambda: client.writer(2, timeout_ms=wrong),
+            lambda: writer.flush(timeout_ms=wrong),
+            lambda: writer.end_episode(timeout_ms=wrong),
+        )
+        for call in calls:
+            with pytest.raises(errors.DataError, match="timeout_ms must be"):
+                call()
+    assert client.info()["tables"][0]["size"] == 0
+
+
+@pytest.mark.parametrize("timeout_ms", [np.float32(5000), np.int64(5000), 5000.0, None])
+def test_any_number_is_a_deadline(serve: Any, client_of: Any, timeout_ms: Any) -> None:
+    client = client_of(serve(uniform("t")))
+    client.insert(1, {"t": 1.0}, timeout_ms=timeout_ms)
+    assert len(client.sample_batch("t", 1, timeout_ms=timeout_ms)) == 1
+
+
+def test_a_limit_is_told_apart_from_what_was_asked_for(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(uniform("t")))
+    with pytest.raises(errors.LimitExceededError, match="got 1000000, the limit `samples` is 16384 "):
+        client.sample_batch("t", 1_000_000)
+
+
+# Writers.
+
+
+@pytest.mark.parametrize("kind", ["writer", "trajectory_writer"])
+def test_a_writer_flushes_by_its_own_deadline_and_counts_what_is_left(serve: Any, client_of: Any, kind: str) -> None:
+    client = client_of(serve(replayd.Table.queue("q", 2)))
+    writer = getattr(client, kind)(1, timeout_ms=50)
+    for step in range(5):
+        writer.append(step)
+        writer.create_item("q", 1, 1.0) if kind == "writer" else writer.create_item("q", 1.0, writer.history[-1:])
+    # By the default of other calls these would take two minutes.
+    for call in (writer.flush, writer.end_episode):
+        with pytest.raises(errors.DeadlineExceededError, match=r"items not acknowledged after 0\.") as caught:
+            call()
+        assert caught.value.detail["unacknowledged_items"] == writer.open_items
+    client.sample_batch("q", 2)
+    client.sample_batch("q", 2)
+    writer.flush(timeout_ms=DEADLINE_S * 1000)
+    assert writer.open_items == 0
+
+
+def test_a_with_block_does_not_end_quietly_with_items_left(serve: Any, client_of: Any) -> None:
+    server = serve(replayd.Table.queue("q", 2))
+    client = client_of(server)
+
+    def write_five() -> None:
+        with client.trajectory_writer(1, timeout_ms=50, validate_items=False) as writer:
+            for step in range(5):
+                writer.append(step)
+                writer.create_item("q", 1.0, writer.history[-1:])
+
+    with pytest.raises(errors.DeadlineExceededError, match=r"\d items not acknowledged"):
+        write_five()
+    server.stop()
+    with pytest.raises(errors.ConnectionLostError, match="flush: 5 items not acknowledged: no replayd at") as caught:
+        write_five()
+    assert caught.value.detail["unacknowledged_items"] == 5
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+def test_refusals_are_told_in_grammar(serve: Any, client_of: Any, refused: int) -> None:
+    client = client_of(serve(uniform("t")))
+    writer = client.trajectory_writer(1, validate_items=False)
+    for step in range(refused):
+        writer.append(step)
+        writer.create_item("nowhere", 1.0, writer.history[-1:])
+    with pytest.raises(errors.UnknownTableError, match="refused (1 item that was|2 items that were) created earlier"):
+        writer.flush()
+
+
+def test_a_list_that_became_a_nest_is_explained(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(uniform("t")))
+    with client.trajectory_writer(2) as writer:
+        writer.append({"obs": [0.1, 0.2]})
+        with pytest.raises(TypeError, match=r"obs/0: .* not ColumnHistory; .*numpy\.array"):
+            writer.create_item("t", 1.0, writer.history)
+        with pytest.raises(TypeError, match="not float$"):
+            writer.create_item("t", 1.0, {"obs": 1.0})
