@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 class Server:
     """Serve `tables` until `stop`.
 
-    `port` None picks a free one. Only loopback is listened to; `replayd serve` can listen elsewhere. Raises ValueError
-    for no tables, two of one name or a port that is none, BindError if the port is taken. A context manager; `stop` may
-    be called more than once.
+    `port` None picks a free one. With a `seed` the same requests draw the same items. Only loopback is listened to;
+    `replayd serve` can listen elsewhere. Raises ValueError for no tables, two of one name or a port that is none,
+    BindError if the port is taken. A context manager; `stop` may be called more than once.
     """
 
-    def __init__(self, tables: Sequence[Table], port: int | None = None) -> None:
+    def __init__(self, tables: Sequence[Table], port: int | None = None, seed: int | None = None) -> None:
         if isinstance(tables, Table):
             raise TypeError("a server takes a list of tables, got one table")
         if port is not None and not 0 <= port <= 65535:
             raise ValueError(f"port must be between 0 and 65535, got {port}")
         self._tables = list(tables)
-        self._daemon = Daemon(self._tables, f"tcp://127.0.0.1:{0 if port is None else port}")
+        self._daemon = Daemon(self._tables, f"tcp://127.0.0.1:{0 if port is None else port}", seed=seed)
         self._daemon.bind()
         self.address = self._daemon.router_address
         self._fault: BaseException | None = None

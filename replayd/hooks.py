@@ -36,6 +36,9 @@ class ItemsView:
     priorities: Float64s
     times_sampled: Int64s
 
+    def copy(self) -> ItemsView:
+        return ItemsView(self.keys.copy(), self.priorities.copy(), self.times_sampled.copy())
+
 
 @dataclass(slots=True)
 class SetPriorities:
@@ -104,15 +107,21 @@ class TableAccess:
                 found[rows[has], column] = self._items.key[nearest[has]]
         return found
 
-    def set_priorities(self, keys: Uint64s, priorities: Float64s) -> None:
-        """Wish for these priorities; keys that are gone by then are passed over. Raises BadPriority."""
-        check_priorities(priorities, keys)
-        self._wishes.append(SetPriorities(keys.copy(), priorities.copy()))
+    def set_priorities(self, keys: Any, priorities: Any) -> None:
+        """Wish for these priorities, arrays [n] or what numpy makes one of.
 
-    def copy_to(self, table: str, keys: Uint64s, priorities: Float64s) -> None:
-        """Wish for items of `table` that show what these show. Raises BadPriority."""
-        check_priorities(priorities, keys)
-        slots = self._items.find(keys)
+        Keys that are gone by then are passed over; of a key named twice the last priority stands. Raises BadPriority,
+        and ValueError for anything that is not two such arrays.
+        """
+        wanted, values = _pairs(keys, priorities)
+        self._wishes.append(SetPriorities(wanted, values))
+
+    def copy_to(self, table: str, keys: Any, priorities: Any) -> None:
+        """Wish for items of `table` that show what these show. Raises as `set_priorities` does."""
+        if not isinstance(table, str):
+            raise ValueError(f"a table is named by a string, got {table!r}")
+        wanted, values = _pairs(keys, priorities)
+        slots = self._items.find(wanted)
         here = slots != NOT_FOUND
         slots = slots[here]
         if len(slots) == 0:
@@ -120,7 +129,7 @@ class TableAccess:
         items = self._items
         copy = Copy(
             table,
-            priorities[here].copy(),
+            values[here],
             items.chunk[slots],
             items.chunks[slots].astype(np.int64),
             items.offset[slots].astype(np.int64),
@@ -158,18 +167,37 @@ class Hooks:
     def wants(self, hook: str) -> bool:
         return bool(self._listeners[hook])
 
-    def call(self, hook: str, *arguments: Any) -> None:
+    def call(self, hook: str, *arguments: ItemsView) -> None:
         for extension in self._listeners[hook]:
             try:
-                getattr(extension, hook)(self.access, *arguments)
-            except Exception as error:  # Foreign code: its fault is told, and is not the table's.
+                getattr(extension, hook)(self.access, *(view.copy() for view in arguments))
+            except (Exception, SystemExit) as error:  # Foreign code: its fault is told, and is not the table's.
                 self.fault(f"{hook} of extension {type(extension).__name__}", error)
+
+    def drop_wishes(self, why: str) -> None:
+        for wish in self.access.take_wishes():
+            self.faults += 1
+            self._stories.append(f"table {self.access.table}: a wish is dropped: {why}")
+            if isinstance(wish, Copy):
+                self.access.let_go(wish)
 
     def take_stories(self) -> list[str]:
         stories, self._stories = self._stories, []
         return stories
 
-    def fault(self, what: str, error: Exception) -> None:
+    def fault(self, what: str, error: BaseException) -> None:
         self.faults += 1
         told = error.message if isinstance(error, PeerError) else "".join(traceback.format_exception(error)).rstrip()
         self._stories.append(f"table {self.access.table}: {what} failed: {told}")
+
+
+def _pairs(keys: Any, priorities: Any) -> tuple[Uint64s, Float64s]:
+    """Keys [n] and priorities [n] as new arrays, whatever foreign code handed over; raises if they are none."""
+    wanted, values = np.asarray(keys), np.asarray(priorities)
+    if wanted.dtype.kind not in "iu" or values.dtype.kind not in "iuf":
+        raise ValueError(f"keys must be integers and priorities numbers, got {wanted.dtype} and {values.dtype}")
+    if wanted.ndim != 1 or wanted.shape != values.shape:
+        raise ValueError(f"keys and priorities must be two arrays [n], got shapes {wanted.shape} and {values.shape}")
+    wanted, values = wanted.astype(np.uint64), values.astype(np.float64)
+    check_priorities(values, wanted)
+    return wanted, values

@@ -194,3 +194,9 @@ _ROW = np.dtype(
     ]
 )
 """One item in one cache line: a draw looks at items at random places, and would fetch nine lines for each."""
+
+
+def last_of_each(keys: Uint64s, priorities: Float64s) -> tuple[Uint64s, Float64s]:
+    """Each key once, rising; the last priority of one that is named twice stands."""
+    last = len(keys) - 1 - np.unique(keys[::-1], return_index=True)[1]
+    return keys[last], priorities[last]

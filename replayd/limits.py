@@ -63,6 +63,7 @@ STREAMS = Limit("streams", 65536, "open streams; each costs memory until its lea
 STREAMS_REMEMBERED = Limit(
     "streams_remembered", 4096, "streams ended by their lease whose last acknowledgements can be repeated"
 )
+WISH_ROUNDS = Limit("wish_rounds", 8, "times one request may set off wishes of extensions, each by those before")
 MAX_WAIT_MS = Limit(
     "max_wait_ms", 60_000, "longest time a sample waits: a vanished learner cannot be seen, so it must ask again"
 )

@@ -11,6 +11,8 @@ from typing import Any
 
 from replayd.accounts import Accounts
 from replayd.chunks import ChunkStore
+from replayd.limits import LIMITS, MAX_WAIT_MS, WINDOW_BYTES, WINDOW_MESSAGES
+from replayd.messages import CODECS
 from replayd.streams import Streams
 from replayd.table import Table
 from replayd.waiting import waiting
@@ -74,8 +76,23 @@ def report_table(table: Table, now: float) -> dict[str, Any]:
     }
 
 
-def report_signature(table: Table) -> dict[str, Any]:
-    """What `hello` says of a table."""
+def report_hello(server_id: bytes, version: str, lease_s: float, tables: Iterable[Table]) -> dict[str, Any]:
+    """What `hello` says (protocol.md §6.1)."""
+    return {
+        "server_id": server_id,
+        "server": f"replayd {version}",
+        "versions": [1],
+        "codecs": list(CODECS),
+        "window_messages": WINDOW_MESSAGES.value,
+        "window_bytes": WINDOW_BYTES.value,
+        "lease_ms": int(lease_s * 1000),
+        "max_wait_ms": MAX_WAIT_MS.value,
+        "limits": {limit.name: limit.value for limit in LIMITS},
+        "tables": {table.name: _signature(table) for table in tables},
+    }
+
+
+def _signature(table: Table) -> dict[str, Any]:
     if table.signature is None:
         return {}
     return {"signature": [[list(c.path), c.dtype, list(c.shape)] for c in table.signature]}

@@ -21,15 +21,12 @@ from replayd.interned import Interned
 from replayd.items import Keys
 from replayd.limits import (
     LEASE_S,
-    LIMITS,
     MAX_WAIT_MS,
     SAMPLES,
     UPDATES,
-    WINDOW_BYTES,
-    WINDOW_MESSAGES,
+    WISH_ROUNDS,
 )
 from replayd.messages import (
-    CODECS,
     CloseStream,
     Failed,
     Hello,
@@ -50,7 +47,7 @@ from replayd.messages import (
     Why,
 )
 from replayd.pending import Applied, Drawn, Outcome, PendingInsert, PendingSample
-from replayd.reports import Counters, report, report_signature
+from replayd.reports import Counters, report, report_hello
 from replayd.settings import change_settings, settings_of
 from replayd.streams import Stream, Streams, Ticket
 from replayd.table import Table
@@ -187,7 +184,16 @@ class Service:
     # --- handlers -----------------------------------------------------------------------------------------------------
 
     def _hello(self, peer: Peer, request: Hello, now: float) -> None:
-        self._outbox.append((peer, Result("hello", request.id, self._hello_fields())))
+        self._outbox.append(
+            (
+                peer,
+                Result(
+                    "hello",
+                    request.id,
+                    report_hello(self.server_id, self.version, self.streams.lease_s, self.tables.values()),
+                ),
+            )
+        )
 
     def _insert(self, peer: Peer, request: Insert, now: float) -> None:
         ticket = self.streams.accepted(request.stream, request.seq)
@@ -364,12 +370,22 @@ class Service:
     def _pump(self, table: Table, now: float) -> None:
         """Let a table move, carry out what its extensions wished meanwhile, and so on with the tables that touches."""
         touched = [table]
-        while touched:
-            table = touched.pop()
-            self._settle(table.pump(now))
-            if table.hooks.access.has_wishes:
-                touched += carry_out_wishes(table, self.tables, self.chunks, self.templates, self._keys, now)
-            self.notices += table.hooks.take_stories()
+        for _ in range(WISH_ROUNDS.value):
+            wishful: list[Table] = []
+            for each in touched:
+                self._settle(each.pump(now))
+                if each.hooks.access.has_wishes:
+                    wishful += carry_out_wishes(each, self.tables, self.chunks, self.templates, self._keys, now)
+                self.notices += each.hooks.take_stories()
+            touched = list(dict.fromkeys(wishful))
+            if not touched:
+                return
+        # Extensions that set each other off would never come to rest.
+        for each in touched:
+            self._settle(each.pump(now))
+        for each in self.tables.values():
+            each.hooks.drop_wishes(f"more than {WISH_ROUNDS.value} rounds of wishes")
+            self.notices += each.hooks.take_stories()
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
@@ -406,20 +422,6 @@ class Service:
             names = list(self.tables)
             raise UnknownTable(f"there is no table {name!r}; there are: {', '.join(names)}", table=name, tables=names)
         return table
-
-    def _hello_fields(self) -> dict[str, Any]:
-        return {
-            "server_id": self.server_id,
-            "server": f"replayd {self.version}",
-            "versions": [1],
-            "codecs": list(CODECS),
-            "window_messages": WINDOW_MESSAGES.value,
-            "window_bytes": WINDOW_BYTES.value,
-            "lease_ms": int(self.streams.lease_s * 1000),
-            "max_wait_ms": MAX_WAIT_MS.value,
-            "limits": {limit.name: limit.value for limit in LIMITS},
-            "tables": {table.name: report_signature(table) for table in self.tables.values()},
-        }
 
     # --- proof --------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from replayd.draws import assemble, occurrence, sendable
 from replayd.errors import NeverGrantable
 from replayd.hooks import Hooks, ItemsView, TableAccess
 from replayd.interned import Interned
-from replayd.items import NOT_FOUND, Items
+from replayd.items import NOT_FOUND, Items, last_of_each
 from replayd.limits import PENDING_BYTES, PENDING_INSERTS
 from replayd.maximum import Maximum
 from replayd.messages import Float64s, Int64s, Sampled, Shown, Uint64s
@@ -197,9 +197,7 @@ class Table:
         doomed = doomed[doomed != NOT_FOUND]
         deleted_keys = self.items.key[doomed]
         self._remove(doomed)
-        # The last priority of a key that is named twice stands.
-        last = len(keys) - 1 - np.unique(keys[::-1], return_index=True)[1]
-        keys, priorities = keys[last], priorities[last]
+        keys, priorities = last_of_each(keys, priorities)
         slots = self.items.find(keys)
         here = slots != NOT_FOUND
         missing = keys[~here]
@@ -212,7 +210,8 @@ class Table:
         return len(slots), len(doomed), np.union1d(missing, gone)
 
     def set_priorities(self, keys: Uint64s, priorities: Float64s) -> None:
-        """An extension's wish: like an update, of distinct keys, but told to nobody."""
+        """An extension's wish: like an update, but told to nobody."""
+        keys, priorities = last_of_each(keys, priorities)
         slots = self.items.find(keys)
         here = slots != NOT_FOUND
         self._set_priorities(slots[here], priorities[here])

@@ -2,16 +2,18 @@
 
 An extension is any object with one or more of these methods:
 
-    on_insert(access, items)    items are in the table
-    on_sample(access, items)    one entry for each draw, `times_sampled` as of that draw; before items leave by their
-    last one on_update(access, items)    priorities were set by a request on_delete(access, items)    items are about to
-    leave: evicted, expired or deleted on_reset(access)            all items are about to leave
+- `on_insert(access, items)`: items are in the table.
+- `on_sample(access, items)`: one entry a draw, `times_sampled` as of that draw; before items leave by their last one.
+- `on_update(access, items)`: priorities were set by a request.
+- `on_delete(access, items)`: items are about to leave: evicted, expired or deleted.
+- `on_reset(access)`: all items are about to leave.
 
-`items` is an `ItemsView` (keys u64[n], priorities f64[n], times_sampled i64[n]; copies), `access` a `TableAccess`: it
-reads the table, and takes wishes (`set_priorities`, `copy_to`) that are carried out when the request at hand is done.
-Wishes do not call `on_update`. Methods run on the daemon's only thread: what they take, everybody waits. One that
-raises is logged and counted (`extension_faults` in info); the table and the daemon go on, and so does the extension.
-One object serves one table.
+`items` is an `ItemsView` (keys u64[n], priorities f64[n], times_sampled i64[n]; copies of the extension's own),
+`access` a `TableAccess`: it reads the table, and takes wishes (`set_priorities`, `copy_to`) that are carried out when
+the request at hand is done. Wishes do not call `on_update`; what a copy sets off may wish again, a few rounds long (limit
+`wish_rounds`). Methods run on the daemon's only thread: what they take, everybody waits. One that raises is logged and
+counted (`extension_faults` in info); the table and the daemon go on, and so does the extension. One object serves one
+table.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from replayd import rate_limiters
 from replayd.extensions import InsertOnSample, ItemsView, PriorityDiffusion, TableAccess
+from replayd.limits import WISH_ROUNDS
 from replayd.messages import Info, Reset, Sample, Update
 from replayd.service import Service
 from replayd.table import Table
@@ -223,3 +225,79 @@ def test_two_tables_that_copy_to_each_other_come_to_rest(made: list[Service]) ->
     ask(s, StreamWriter().insert([b"a"], [(0, 1)]))
     ask(s, Sample(2, "t", 1, 1, 0.0))
     assert (s.tables["t"].size, s.tables["u"].size) == (2, 1)
+
+
+# --- what foreign code may do wrong -----------------------------------------------------------------------------------
+
+
+BAD_WISHES = {
+    "lengths differ": lambda access, items: access.set_priorities(items.keys, np.ones(len(items.keys) + 1)),
+    "two dimensions": lambda access, items: access.set_priorities(items.keys[None], items.priorities[None]),
+    "keys that are no integers": lambda access, items: access.set_priorities(items.keys + 0.5, items.priorities),
+    "complex priorities": lambda access, items: access.set_priorities(items.keys, items.priorities + 1j),
+    "bool priorities": lambda access, items: access.set_priorities(items.keys, items.priorities > 0),
+    "text": lambda access, items: access.set_priorities("keys", "priorities"),
+    "nothing": lambda access, items: access.set_priorities(None, None),
+    "a table that is a list": lambda access, items: access.copy_to(["t"], items.keys, items.priorities),
+    "a table that is not there": lambda access, items: access.copy_to("nowhere", items.keys, items.priorities),
+    "an exit": lambda access, items: sys.exit(3),
+}
+
+
+@pytest.mark.parametrize("wish", BAD_WISHES.values(), ids=BAD_WISHES.keys())
+@pytest.mark.parametrize("hook", ["on_insert", "on_sample", "on_update", "on_delete"])
+def test_a_wish_that_makes_no_sense_is_its_extensions_fault(made: list[Service], hook: str, wish: Any) -> None:
+    extension = type("Rude", (), {hook: staticmethod(wish)})()
+    made.append(s := service(fifo(max_size=2, extensions=[extension])))
+    ask(s, StreamWriter().insert([b"a"] * 3, [(0, 1), (1, 1), (2, 1)]))
+    ask(s, update("t", k3=5.0))
+    ask(s, Sample(1, "t", 1, 1, 0.0))
+    assert s.tables["t"].hooks.faults >= 1
+    assert priorities(s.tables["t"]) == {2: 1.0, 3: 5.0}
+
+
+def test_of_a_key_wished_for_twice_the_last_priority_stands(made: list[Service]) -> None:
+    class Eager:
+        def on_sample(self, access: TableAccess, items: ItemsView) -> None:
+            access.set_priorities(items.keys, np.arange(len(items.keys)) + 5.0)
+
+    made.append(s := service(fifo(extensions=[Eager()])))
+    ask(s, StreamWriter().insert([b"a", b"b"], [(0, 1), (1, 1)]))
+    ask(s, Sample(1, "t", 3, 1, 0.0))
+    assert priorities(s.tables["t"]) == {1: 7.0, 2: 1.0}
+    ask(s, update("t", k1=0.5))
+    assert s.tables["t"].max_priority == 1.0
+
+
+def test_each_extension_has_a_view_of_its_own(made: list[Service]) -> None:
+    class Vandal:
+        def on_insert(self, access: TableAccess, items: ItemsView) -> None:
+            items.keys[:] = 7
+
+    recorder = Recorder()
+    made.append(s := service(fifo(extensions=[Vandal(), recorder])))
+    ask(s, StreamWriter().insert([b"a"], [(0, 1)]))
+    assert recorder.told == [("on_insert", [1], [1.0], [0])]
+
+
+class CopyAgain:
+    """Answers every change with a copy: it would never come to rest."""
+
+    def __init__(self, hook: str, to: str) -> None:
+        setattr(self, hook, lambda access, items: access.copy_to(to, items.keys, items.priorities))
+
+
+@pytest.mark.parametrize("hook", ["on_insert", "on_delete"])
+def test_an_extension_that_sets_itself_off_is_stopped(made: list[Service], hook: str) -> None:
+    made.append(s := service(fifo(max_size=2, extensions=[CopyAgain(hook, "t")])))
+    ask(s, StreamWriter().insert([b"a"] * 3, [(0, 1), (1, 1), (2, 1)]))
+    assert s.tables["t"].hooks.faults == 1
+    assert any("rounds of wishes" in notice for notice in s.notices)
+
+
+def test_extensions_that_set_each_other_off_are_stopped(made: list[Service]) -> None:
+    tables = fifo("t", extensions=[CopyAgain("on_insert", "u")]), fifo("u", extensions=[CopyAgain("on_insert", "t")])
+    made.append(s := service(*tables))
+    ask(s, StreamWriter().insert([b"a"], [(0, 1)]))
+    assert sum(table.hooks.faults for table in s.tables.values()) == 1
+    assert s.tables["t"].size + s.tables["u"].size == WISH_ROUNDS.value + 1
