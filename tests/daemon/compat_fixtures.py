@@ -10,8 +10,8 @@ from replayd.compat import reverb
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., reverb.Client]]:
-    """`serve(table, …)`: a client of a server with these tables, which is stopped at the end of the test."""
+def serve_compat() -> Iterator[Callable[..., reverb.Client]]:
+    """`serve_compat(table, …)`: a client of a server with these tables, which is stopped at the end of the test."""
     servers: list[reverb.Server] = []
 
     def start(*tables: reverb.Table) -> reverb.Client:

@@ -35,9 +35,9 @@ def insert(client: reverb.Client, count: int, table: str = "table") -> None:
         client.insert(step, {table: 1.0})
 
 
-def test_a_table_shows_its_state_live(serve: Serve) -> None:
+def test_a_table_shows_its_state_live(serve_compat: Serve) -> None:
     table = limited(reverb.rate_limiters.MinSize(2))
-    client = serve(table)
+    client = serve_compat(table)
     assert table.info.current_size == 0
     insert(client, 3)
     next(client.sample("table"))
@@ -49,9 +49,9 @@ def test_a_table_shows_its_state_live(serve: Serve) -> None:
     assert table.info.current_size == 0
 
 
-def test_a_table_tells_whether_samples_would_pass(serve: Serve) -> None:
+def test_a_table_tells_whether_samples_would_pass(serve_compat: Serve) -> None:
     table = limited(reverb.rate_limiters.MinSize(2), max_times_sampled=1)
-    client = serve(table)
+    client = serve_compat(table)
     assert not table.can_sample(1)
     insert(client, 1)
     assert not table.can_sample(1)
@@ -60,9 +60,9 @@ def test_a_table_tells_whether_samples_would_pass(serve: Serve) -> None:
     assert table.can_sample(3), "the limiter knows nothing of max_times_sampled"
 
 
-def test_a_table_tells_whether_inserts_would_pass(serve: Serve) -> None:
+def test_a_table_tells_whether_inserts_would_pass(serve_compat: Serve) -> None:
     table = limited(reverb.rate_limiters.SampleToInsertRatio(1.0, 2, (-100.0, 3.0)))
-    client = serve(table)
+    client = serve_compat(table)
     assert table.can_insert(3)
     insert(client, 2)
     assert table.can_insert(1)
@@ -73,25 +73,25 @@ def test_a_table_tells_whether_inserts_would_pass(serve: Serve) -> None:
     assert table.can_insert(2)
 
 
-def test_a_replacement_of_a_served_table_is_empty_and_may_be_served(serve: Serve) -> None:
+def test_a_replacement_of_a_served_table_is_empty_and_may_be_served(serve_compat: Serve) -> None:
     table = limited(reverb.rate_limiters.MinSize(1), max_times_sampled=3)
-    insert(serve(table), 2)
+    insert(serve_compat(table), 2)
     other = table.replace(max_size=5)
     assert (other.info.current_size, other.info.max_size, other.info.max_times_sampled) == (0, 5, 3)
-    client = serve(other)
+    client = serve_compat(other)
     insert(client, 9)
     assert other.info.current_size == 5
     assert table.info.current_size == 2
 
 
-def test_a_table_serves_one_server(serve: Serve) -> None:
+def test_a_table_serves_one_server(serve_compat: Serve) -> None:
     table = limited(reverb.rate_limiters.MinSize(1))
-    serve(table)
+    serve_compat(table)
     with pytest.raises(ValueError):
         Server([table])
 
 
-def test_a_server_picks_a_free_port_and_knows_it(serve: Serve) -> None:
+def test_a_server_picks_a_free_port_and_knows_it(serve_compat: Serve) -> None:
     server = Server([fifo("table")])
     try:
         assert 0 < server.port < 65_536
@@ -162,21 +162,21 @@ def test_an_interrupt_ends_the_wait_and_the_server() -> None:
     assert process.returncode == 0
 
 
-def test_a_queue_gives_each_item_once_in_order(serve: Serve) -> None:
-    client = serve(Table.queue("queue", 5))
+def test_a_queue_gives_each_item_once_in_order(serve_compat: Serve) -> None:
+    client = serve_compat(Table.queue("queue", 5))
     insert(client, 5, "queue")
     assert [int(sample[0].data[0]) for sample in client.sample("queue", 5)] == [0, 1, 2, 3, 4]
     assert client.server_info()["queue"].current_size == 0
 
 
-def test_a_stack_gives_the_newest_first(serve: Serve) -> None:
-    client = serve(Table.stack("stack", 5))
+def test_a_stack_gives_the_newest_first(serve_compat: Serve) -> None:
+    client = serve_compat(Table.stack("stack", 5))
     insert(client, 3, "stack")
     assert [int(sample[0].data[0]) for sample in client.sample("stack", 3)] == [2, 1, 0]
 
 
-def test_a_full_queue_holds_the_next_insert_back_until_a_sample(serve: Serve) -> None:
-    client = serve(table := Table.queue("queue", 2))
+def test_a_full_queue_holds_the_next_insert_back_until_a_sample(serve_compat: Serve) -> None:
+    client = serve_compat(table := Table.queue("queue", 2))
     thread = threading.Thread(target=insert, args=(client, 3, "queue"))
     thread.start()
     until(lambda: not table.can_insert(1))
@@ -185,8 +185,8 @@ def test_a_full_queue_holds_the_next_insert_back_until_a_sample(serve: Serve) ->
     assert [int(sample[0].data[0]) for sample in client.sample("queue", 2)] == [1, 2]
 
 
-def test_heaps_choose_by_priority_also_below_zero(serve: Serve) -> None:
-    client = serve(
+def test_heaps_choose_by_priority_also_below_zero(serve_compat: Serve) -> None:
+    client = serve_compat(
         Table("max", reverb.selectors.MaxHeap(), reverb.selectors.MinHeap(), 3, reverb.rate_limiters.MinSize(1)),
         Table("min", reverb.selectors.MinHeap(), reverb.selectors.MaxHeap(), 3, reverb.rate_limiters.MinSize(1)),
     )
@@ -203,8 +203,8 @@ def test_heaps_choose_by_priority_also_below_zero(serve: Serve) -> None:
         assert found == kept
 
 
-def test_heaps_go_by_priorities_as_they_are_updated(serve: Serve) -> None:
-    client = serve(
+def test_heaps_go_by_priorities_as_they_are_updated(serve_compat: Serve) -> None:
+    client = serve_compat(
         Table("max", reverb.selectors.MaxHeap(), reverb.selectors.Fifo(), 3, reverb.rate_limiters.MinSize(1))
     )
     for value in (1.0, 2.0):
@@ -214,9 +214,9 @@ def test_heaps_go_by_priorities_as_they_are_updated(serve: Serve) -> None:
     assert next(client.sample("max"))[0].info.priority == 1.0
 
 
-def test_an_item_that_a_lifo_remover_takes_at_once_is_still_counted(serve: Serve) -> None:
+def test_an_item_that_a_lifo_remover_takes_at_once_is_still_counted(serve_compat: Serve) -> None:
     table = Table("table", reverb.selectors.Fifo(), reverb.selectors.Lifo(), 2, reverb.rate_limiters.MinSize(1))
-    client = serve(table)
+    client = serve_compat(table)
     insert(client, 4)
     assert table.info.current_size == 2
     assert table.info.rate_limiter_info.insert_stats.completed == 4
@@ -227,12 +227,12 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'client'}"}
 
 
-def test_another_process_sees_signatures_strings_and_priorities_as_they_are(serve: Serve) -> None:
+def test_another_process_sees_signatures_strings_and_priorities_as_they_are(serve_compat: Serve) -> None:
     signature = {
         "s": reverb.TensorSpec((None,), "string", "s"),
         "x": (reverb.TensorSpec((2, None), np.float32), [reverb.TensorSpec(None, np.uint8)]),
     }
-    client = serve(fifo("signed", signature=signature), fifo("plain"))
+    client = serve_compat(fifo("signed", signature=signature), fifo("plain"))
     program = (
         "import sys, numpy as np\n"
         "from replayd.compat import reverb\n"
