@@ -26,7 +26,7 @@ from replayd_client.errors import (
     ReplaydError,
 )
 from replayd_client.insert_message import Receipt
-from replayd_client.messages import AT_MAX, BLOB_RECORD, Buffer, ChunkBatch, ItemBatch
+from replayd_client.messages import AT_MAX, BLOB_RECORD, PRIORITY_MAX, Buffer, ChunkBatch, ItemBatch
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import Sender
@@ -103,12 +103,12 @@ def priorities_of(priorities: Mapping[str, Any], count: int) -> dict[str, NDArra
             values = np.ascontiguousarray(np.broadcast_to(array, (count,)))
         except (TypeError, ValueError):
             raise DataError(f"table {table!r}: priorities must be a number, an array [{count}] or 'max'") from None
-        good = (values >= 0) & (values < math.inf)
+        good = (values >= 0) & (values <= PRIORITY_MAX)
         if not good.all():
             bad = np.flatnonzero(~good)
             raise PriorityError(
-                f"table {table!r}: priorities must be finite and at least 0, got {float(values[bad[0]])!r} "
-                f"at position {int(bad[0])}",
+                f"table {table!r}: priorities must be finite, at least 0 and at most {PRIORITY_MAX:g}, "
+                f"got {float(values[bad[0]])!r} at position {int(bad[0])}",
                 detail={"table": table, "indices": bad[:64].tolist()},
             )
         result[table] = values

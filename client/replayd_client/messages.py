@@ -27,6 +27,8 @@ BLOB_RECORD = np.dtype([("stored_bytes", "<u4"), ("codec", "u1"), ("flags", "u1"
 
 AT_MAX = math.nan
 """Among the priorities of items: the largest there is when the item enters. No priority is NaN."""
+PRIORITY_MAX = 1e90
+"""The largest priority that a server takes (protocol.md §4)."""
 
 
 @dataclass(slots=True, eq=False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 from replayd_client.errors import DataError, PriorityError, SignatureError, UnknownTableError
 from replayd_client.history import Shown
-from replayd_client.messages import AT_MAX, HelloReply, TableDescription
+from replayd_client.messages import AT_MAX, PRIORITY_MAX, HelloReply, TableDescription
 from replayd_client.pool import ConnectionPool
 from replayd_client.structure import Path, path_text
 from replayd_client.wire import encode_hello
@@ -79,16 +78,20 @@ class TableDirectory:
 
 
 def checked_priority(priority: Any) -> float:
-    """The priority as a float, AT_MAX for "max". Raises PriorityError for what is not a finite number of at least 0."""
+    """The priority as a float, AT_MAX for "max".
+
+    Raises DataError for what is no number, PriorityError for one that is not between 0 and PRIORITY_MAX.
+    """
     if isinstance(priority, str) and priority == "max":
         return AT_MAX
     try:
         value = float(priority)
     except (TypeError, ValueError):
         raise DataError(f"a priority is a number or 'max', not {repr(priority)[:40]}") from None
-    if not (0.0 <= value < math.inf):
+    if not (0.0 <= value <= PRIORITY_MAX):
         raise PriorityError(
-            f"a priority must be finite and at least 0, got {value!r}", detail={"priority": repr(value)}
+            f"a priority must be finite, at least 0 and at most {PRIORITY_MAX:g}, got {value!r}",
+            detail={"priority": repr(value)},
         )
     return value
 

@@ -35,9 +35,12 @@ def mutate(
     deletes: Sequence[int] | NDArray[Any] | None,
     deadline: float | None,
 ) -> MutateResult:
-    """Delete items, then set priorities. Raises DataError and PriorityError before anything is sent."""
+    """Delete items, then set priorities. Raises DataError and PriorityError before anything is sent, so a bad value
+    never leaves an update of several requests half done."""
     keys, priorities = _updates(table, updates)
     doomed = keys_of(() if deletes is None else deletes)
+    if len(keys) + len(doomed) > UPDATE_KEYS:
+        keys, priorities, doomed = _each_once(keys, priorities, doomed)
     updated = deleted = 0
     missing: list[NDArray[np.uint64]] = []
     for start in range(0, max(len(keys) + len(doomed), 1), UPDATE_KEYS):
@@ -52,7 +55,7 @@ def mutate(
         updated += reply.updated
         deleted += reply.deleted
         missing.append(reply.missing)
-    return MutateResult(updated, deleted, np.concatenate(missing))
+    return MutateResult(updated, deleted, np.sort(np.concatenate(missing)))
 
 
 def keys_of(keys: Any) -> NDArray[np.uint64]:
@@ -100,6 +103,21 @@ def _numbers(table: str, values: Any, count: int) -> NDArray[Any]:
             f"got {list(array.shape)}"
         )
     return array
+
+
+def _each_once(
+    keys: NDArray[np.uint64], priorities: NDArray[np.float64], doomed: NDArray[np.uint64]
+) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.uint64]]:
+    """Every key once, in the order of keys: several requests then mean what a single one would.
+
+    Of a key that is named again the last priority stands, and one that is both updated and deleted is deleted. In two
+    requests the second would count it twice, or miss what the first has deleted.
+    """
+    doomed = np.unique(doomed)
+    # `unique` finds the first of equal keys, which is the last one from behind.
+    keys, at = np.unique(keys[::-1], return_index=True)
+    stays = ~np.isin(keys, doomed)
+    return keys[stays], priorities[::-1][at][stays], doomed
 
 
 def _encode_update(table: str, keys: Any, priorities: Any, deletes: Any) -> Encoder:

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import replayd
 from replayd import limits
-from replayd_client import Client, errors, updates
-from tests.daemon.embedded import DEADLINE_S, free_port, uniform, until
+from replayd_client import Client, errors, messages, updates
+from tests.daemon.embedded import DEADLINE_S, free_port, size, uniform, until
 from tests.daemon.harness import Peer
 
 pytest_plugins = ["tests.daemon.embedded_fixtures"]
@@ -30,9 +32,9 @@ def test_a_bad_priority_is_told_with_the_table_it_was_for(serve: Any, client_of:
 @pytest.mark.parametrize("wrong", [None, "2", 1j, [1.0]])
 def test_what_is_no_number_is_no_priority(serve: Any, client_of: Any, wrong: Any) -> None:
     client = client_of(serve(uniform("prio")))
-    for given in ({1: wrong}, {1: 1.0, 2: wrong}, ([1, 2], [1.0, wrong])):
+    for wrongs in ({1: wrong}, {1: 1.0, 2: wrong}, ([1, 2], [1.0, wrong])):
         with pytest.raises(errors.DataError, match="table 'prio'"):
-            client.mutate_priorities("prio", given)
+            client.mutate_priorities("prio", wrongs)
     if wrong is None:
         with pytest.raises(errors.DataError, match="got None at position 1"):
             client.mutate_priorities("prio", {1: 1.0, 2: None})
@@ -64,6 +66,54 @@ def test_an_update_takes_as_many_keys_as_the_server_allows(serve: Any, client_of
     client.info()
     assert [requests_of(limits.UPDATES.value), requests_of(limits.UPDATES.value + 1)] == [1, 2]
     peer.close()
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), 1.1e90, 1e308])
+def test_a_bad_priority_refuses_an_update_of_several_requests_whole(
+    serve: Any, client_of: Any, monkeypatch: pytest.MonkeyPatch, bad: float
+) -> None:
+    monkeypatch.setattr(updates, "UPDATE_KEYS", 2)
+    client = client_of(serve(uniform("t")))
+    keys = client.insert_batch(np.arange(6)[:, None], {"t": 1.0})
+    with pytest.raises(errors.PriorityError, match=r"table 't'.*at most 1e\+90"):
+        client.mutate_priorities("t", (keys[1:], [2.0, 2.0, 2.0, 2.0, bad]), keys[:1])
+    assert [item.info.priority for item in client.peek("t", oldest=6)] == [1.0] * 6
+    assert client.mutate_priorities("t", (keys, [0.0, 5e-324, 1.0, 2.0, 3.0, limits.PRIORITY_MAX])).updated == 6
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), 1.1e90])
+def test_a_bad_priority_is_refused_before_anything_is_inserted(serve: Any, client_of: Any, bad: float) -> None:
+    assert messages.PRIORITY_MAX == limits.PRIORITY_MAX
+    client = client_of(serve(uniform("t")))
+    with pytest.raises(errors.PriorityError, match=r"at most 1e\+90"):
+        client.insert_batch(np.arange(2)[:, None], {"t": [1.0, bad]})
+    with client.writer(1) as writer:
+        writer.append([1.0])
+        with pytest.raises(errors.PriorityError, match=r"at most 1e\+90"):
+            writer.create_item("t", 1, bad)
+    assert size(client, "t") == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_an_update_of_several_requests_means_what_a_single_one_would(data: st.DataObject) -> None:
+    places = st.integers(0, 7)
+    updated = data.draw(st.lists(st.tuples(places, st.sampled_from([1.0, 2.0, 3.0])), max_size=12))
+    deleted = data.draw(st.lists(places, max_size=8))
+
+    def outcome(table: str, most: int) -> Any:
+        keys = client.insert_batch(np.arange(6)[:, None], {table: 9.0})
+        named = [int(keys[0]) + place if place < 6 else (1 << 50) + place for place in range(8)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(updates, "UPDATE_KEYS", most)
+            pairs = ([named[place] for place, _ in updated], [priority for _, priority in updated])
+            result = client.mutate_priorities(table, pairs, [named[place] for place in deleted])
+        left = [(item.info.key - int(keys[0]), item.info.priority) for item in client.peek(table, oldest=6)]
+        missing = [named.index(key) for key in result.missing.tolist()]
+        return result.updated, result.deleted, missing, sorted(left)
+
+    with replayd.Server([uniform("one"), uniform("several")]) as server, Client(server.address) as client:
+        assert outcome("several", 3) == outcome("one", 100)
 
 
 # Servers.
