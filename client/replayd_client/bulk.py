@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -145,16 +146,20 @@ class BatchSender:
         the server. Raises ConnectionLostError; the detail of both says how many were sent and how many were not and
         never will be. Raises the server's error if it refused some.
         """
+        started = time.monotonic()
         with self._lock:
             self._set_schema(rows.schema)
             receipts: list[Receipt] = []
             stream = self._sender.stream
             try:
+                # Before anything is encoded: the first time that can take longer than a short deadline allows, and a
+                # server that nobody has talked to yet must not pass for one that is gone.
+                self._sender.open(deadline, "insert")
                 for chunks, items in self._messages(rows, priorities):
-                    self._sender.wait(lambda: stream.has_room, deadline, "insert")
+                    self._sender.wait(lambda: stream.has_room, deadline, "insert", since=started)
                     receipts.append(self._sender.put(chunks, items, chunks.end))
                     self._next_chunk = chunks.end
-                self._sender.wait(lambda: all(receipt.done for receipt in receipts), deadline, "insert")
+                self._sender.wait(lambda: all(receipt.done for receipt in receipts), deadline, "insert", since=started)
             except (DeadlineExceededError, ConnectionLostError) as error:
                 # What has not left yet never will: whoever tries again must not insert it twice.
                 count = stream.withdraw(receipts)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from replayd_client.connection import WARN_AFTER_S
+from replayd_client.connection import CONNECT_S, WARN_AFTER_S
 from replayd_client.errors import (
     DataError,
     DeadlineExceededError,
@@ -61,6 +61,15 @@ class Sender:
         if not self.is_ours:
             raise ForkedClientError("this writer belongs to the parent process; open a new one in this one")
 
+    def open(self, deadline: float | None, what: str) -> None:
+        """Wait for a session if there is none; for a missing one CONNECT_S at least, whatever the deadline.
+
+        Raises ConnectionLostError.
+        """
+        if deadline is not None:
+            deadline = max(deadline, time.monotonic() + CONNECT_S)
+        self.wait(lambda: self._in_session, deadline, what)
+
     def put(self, chunks: ChunkBatch | None, items: ItemBatch | None, keep_from: int) -> Receipt:
         """Take a message over and send what may go. Wait for room first: `wait(has_room, …)`."""
         receipt = self.stream.put(chunks, items, keep_from)
@@ -86,7 +95,7 @@ class Sender:
         for reply in replies:
             if isinstance(reply, InsertReply) or (isinstance(reply, ErrorReply) and reply.op == "insert"):
                 self.stream.on_reply(reply, now)
-        if not self._connection.ready or self._connection.session != self._session:
+        if not self._in_session:
             return
         while (transmission := self.stream.next_transmission(now)) is not None:
             request_id = self._connection.next_id()
@@ -106,16 +115,28 @@ class Sender:
             return math.inf
         return max(self.stream.keepalive_at(self._lease_s), now + POLL_S)
 
-    def wait(self, until: Callable[[], bool], deadline: float | None, what: str, *, explain: bool = True) -> None:
-        """Carry until the condition holds. Raises at the deadline: ConnectionLostError if there is no session, else
-        DeadlineExceededError with what the server says holds the items back."""
-        started = time.monotonic()
-        warn_at = started + WARN_AFTER_S
+    def wait(
+        self,
+        until: Callable[[], bool],
+        deadline: float | None,
+        what: str,
+        *,
+        explain: bool = True,
+        since: float | None = None,
+    ) -> None:
+        """Carry until the condition holds, once at least: who comes late has not looked what there is.
+
+        Raises at the deadline: ConnectionLostError if there is no session, else DeadlineExceededError with what the
+        server says holds the items back. They tell how long was waited `since` the caller began, by default now.
+        """
+        started = time.monotonic() if since is None else since
+        warn_at = time.monotonic() + WARN_AFTER_S
+        carried = False
         while not until():
             now = time.monotonic()
             if isinstance(self._fault, UnsupportedVersionError):
                 raise self._fault
-            if deadline is not None and now >= deadline:
+            if carried and deadline is not None and now >= deadline:
                 raise self._overdue(what, now - started, explain)
             if now >= warn_at:
                 log.warning("%s", self._overdue(what, now - started, explain))
@@ -126,6 +147,7 @@ class Sender:
             if self.stream.stream_to_close is not None:
                 until_s = min(until_s, max(self.stream.keepalive_at(self._lease_s), now + POLL_S))
             self.carry(max(until_s - now, 0.0))
+            carried = True
 
     def close(self) -> None:
         """Give the lease up and close the connection. What was not acknowledged may or may not arrive."""
@@ -137,6 +159,11 @@ class Sender:
     def forget(self) -> None:
         """In a forked child: leave the parent's socket alone."""
         self._connection.forget()
+
+    @property
+    def _in_session(self) -> bool:
+        """Whether there is a session, and the stream knows of it."""
+        return self._connection.ready and self._connection.session == self._session
 
     @property
     def _lease_s(self) -> float:

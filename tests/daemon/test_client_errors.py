@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,8 +18,9 @@ from hypothesis import strategies as st
 import replayd
 from replayd import limits
 from replayd_client import Client, errors, messages, updates
+from replayd_client.sender import Sender
 from tests.daemon.embedded import DEADLINE_S, free_port, size, uniform, until
-from tests.daemon.harness import Peer
+from tests.daemon.harness import Peer, environment
 
 pytest_plugins = ["tests.daemon.embedded_fixtures"]
 
@@ -114,6 +119,51 @@ def test_an_update_of_several_requests_means_what_a_single_one_would(data: st.Da
 
     with replayd.Server([uniform("one"), uniform("several")]) as server, Client(server.address) as client:
         assert outcome("several", 3) == outcome("one", 100)
+
+
+# Deadlines.
+
+
+@pytest.mark.parametrize("timeout_ms", [200, 20])
+def test_a_first_insert_with_a_short_deadline_does_not_take_a_live_server_for_lost(serve: Any, timeout_ms: int) -> None:
+    # In a process of its own, where nothing has been imported and no session been opened.
+    code = (
+        "import numpy as np\n"
+        "from replayd_client import Client, errors\n"
+        f"client = Client({serve(uniform('t')).address!r})\n"
+        "batch = {'x': np.zeros((4, 1, 100_000), np.float32)}\n"
+        "try:\n"
+        f"    print(len(client.insert_batch(batch, {{'t': 1.0}}, timeout_ms={timeout_ms})))\n"
+        "except errors.ReplaydError as error:\n"
+        "    print(type(error).__name__, error)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    told = r"4|DeadlineExceededError (insert: 4 items not acknowledged after|hello: no answer from) .*"
+    assert re.fullmatch(told, ended.stdout.strip()), ended.stdout
+
+
+def test_a_session_that_comes_after_the_deadline_is_no_lost_one(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(uniform("t")))
+    client.info()
+    sender = Sender(client._pool)
+    try:
+        sender.open(time.monotonic() - 1.0, "insert")
+        with pytest.raises(errors.DeadlineExceededError):
+            sender.wait(lambda: False, time.monotonic() - 1.0, "insert")
+    finally:
+        sender.close()
+
+
+def test_who_waits_after_the_deadline_sees_what_there_is_all_the_same(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(uniform("t")))
+    sender = Sender(client._pool)
+    carried: list[float] = []
+    sender.carry = carried.append  # type: ignore[method-assign]
+    try:
+        sender.wait(lambda: bool(carried), time.monotonic() - 1.0, "insert")
+    finally:
+        sender.close()
+    assert carried == [0.0]
 
 
 # Servers.
