@@ -22,7 +22,7 @@ from replayd_client.inspection import Peeked, SetResult, Why
 from replayd_client.item_core import ItemCore
 from replayd_client.messages import InfoReply, Reply, ResetReply
 from replayd_client.pacer import Pacer
-from replayd_client.pool import ConnectionPool
+from replayd_client.pool import ConnectionPool, endpoint_of
 from replayd_client.prefetcher import Plan
 from replayd_client.sampling import SampleBatch, batch_of, sample_batch, samples
 from replayd_client.sender import deadline_after
@@ -57,7 +57,7 @@ class Client:
 
     def __init__(self, server_address: str) -> None:
         self._address = server_address
-        self._pool = ConnectionPool(_endpoint(server_address))
+        self._pool = ConnectionPool(endpoint_of(server_address))
         self._pacer = Pacer()
         self._directory = TableDirectory(self._pool)
         self._batches = BatchSenders(self._pool, self._pacer)
@@ -67,6 +67,7 @@ class Client:
 
     @property
     def server_address(self) -> str:
+        """The address as it was given, "host:port", "tcp://host:port" or "ipc://path"."""
         return self._address
 
     # Writing.
@@ -193,6 +194,10 @@ class Client:
         With `emit_timesteps` yields for each item a list of ReplaySample, one a step, else one ReplaySample of the
         whole columns. Data is a flat list of arrays in the order of the columns, or with `unpack_as_table_signature` a
         nest if the table has a signature. `timeout_ms` is the longest wait for the next item.
+
+        Raises DataError for arguments. While iterating: DeadlineExceededError, which says who must act, if the limiter
+        did not grant the next item in time, UnknownTableError, ConnectionLostError without a server; with
+        `emit_timesteps` DataError for an item whose columns differ in length, TypeError for one with squeezed columns.
         """
         _check_at_least_one("num_samples", num_samples)
         return self._sample(table, num_samples, emit_timesteps, unpack_as_table_signature, timeout_ms)
@@ -260,12 +265,18 @@ class Client:
     ) -> MutateResult:
         """Delete items, then set priorities; `updates` is a dict or a pair of arrays (keys [n], priorities [n]).
 
-        Up to 65536 keys are one step, all or nothing; more go in several. Raises PriorityError, UnknownTableError.
+        A key that is both deleted and updated is deleted; of one named twice the last priority stands. Up to 131072
+        keys are one step, all or nothing; more go in several. Raises DataError, and PriorityError for a priority that
+        is not between 0 and 1e90, before anything is sent; UnknownTableError, ConnectionLostError and, if it may have
+        been done, DeadlineExceededError.
         """
         return mutate(self._pool, table, updates, deletes, deadline_after(timeout_ms))
 
     def reset(self, table: str, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> int:
-        """Remove all items of a table and set its counters to 0; return how many items there were."""
+        """Remove all items of a table and set its counters to 0; return how many items there were.
+
+        Raises UnknownTableError, ConnectionLostError and, if it may have been done, DeadlineExceededError.
+        """
         reply = self._call("reset", lambda request_id: encode_reset(request_id, table), deadline_after(timeout_ms))
         assert isinstance(reply, ResetReply), "reset is answered by reset"
         return reply.removed
@@ -307,20 +318,25 @@ class Client:
         """Hold back inserts ("insert"), samples ("sample") or both (no side named), whatever the limiter says.
 
         A side that is paused already stays so. Requests wait until `resume`, samples at most until their deadlines.
+        Returns the settings before and after. Raises DataError for other sides, UnknownTableError; ConnectionLostError,
+        DeadlineExceededError.
         """
         return inspection.pause(self._pool, table, sides, deadline_after(timeout_ms))
 
     def resume(self, table: str, *sides: str, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> SetResult:
-        """Let the sides (none named: both) go on after `pause`."""
+        """Let the sides (none named: both) go on after `pause`. Returns and raises as `pause` does."""
         return inspection.resume(self._pool, table, sides, deadline_after(timeout_ms))
 
     def server_info(self, timeout: float | None = DEFAULT_TIMEOUT_MS / 1000) -> dict[str, TableInfo]:
-        """State of all tables by name. `timeout` is in seconds, None for ever."""
+        """State of all tables by name. `timeout` is in seconds, None for ever. Raises as `info` does."""
         deadline = None if timeout is None else time.monotonic() + timeout
         return table_infos(self._info(deadline), self._directory.hello(deadline, refresh=True))
 
     def info(self, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> Mapping[str, Any]:
-        """All that the server says of itself: tables, chunks, streams, peers and counters, as in protocol.md §11."""
+        """All that the server says of itself: tables, chunks, streams, peers and counters, as in protocol.md §11.
+
+        Raises ConnectionLostError if there is no server at the deadline, DeadlineExceededError if it does not answer.
+        """
         return self._info(deadline_after(timeout_ms))
 
     # Life.
@@ -413,20 +429,6 @@ class Client:
         self._batches.forget()
         self._writers = weakref.WeakSet()
         self._datasets = weakref.WeakSet()
-
-
-def _endpoint(address: str) -> str:
-    if not isinstance(address, str) or not address:
-        raise DataError(f"a server address is a string such as 'localhost:7077', not {address!r}")
-    scheme, separator, rest = address.partition("://")
-    if not separator:
-        scheme, rest = "tcp", address
-    if scheme == "ipc" and rest:
-        return address
-    host, _, port = rest.rpartition(":")
-    if scheme != "tcp" or not host or not port.isdecimal() or not 1 <= int(port) <= 65_535:
-        raise DataError(f"{address!r} is neither 'host:port', 'tcp://host:port' nor 'ipc://path'")
-    return f"tcp://{rest}"
 
 
 def _check_at_least_one(name: str, value: int) -> None:

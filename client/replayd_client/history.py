@@ -101,11 +101,13 @@ class TrajectoryColumn:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """(T, *shape of a cell), or the shape of a cell if squeezed."""
         shape = self._spec.shape
         return shape if self.is_squeezed else (len(self._rows), *shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """Of every cell: a column has one dtype in all its steps."""
         return self._spec.dtype
 
     def numpy(self) -> NDArray[Any]:

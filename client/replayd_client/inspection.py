@@ -63,6 +63,8 @@ class PeekInfo(NamedTuple):
 
 
 class PeekedItem(NamedTuple):
+    """An item that was looked at: what the server says of it, and its trajectory."""
+
     info: PeekInfo
     data: Any
     """The trajectory: a nest of arrays [T, …], or […] where a column is squeezed."""

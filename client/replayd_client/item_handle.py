@@ -10,7 +10,7 @@ from replayd_client.insert_message import Receipt
 
 
 class ItemHandle:
-    """An item on its way: `key` is None until it is acknowledged, and stays None if it was refused (see `error`)."""
+    """An item on its way to its table. Made by a writer's `create_item`."""
 
     __slots__ = ("_index", "_wait", "receipt", "table")
 
@@ -28,12 +28,14 @@ class ItemHandle:
 
     @property
     def key(self) -> int | None:
+        """The item's key in its table; None until it is acknowledged, and for ever if it was refused."""
         if self.receipt is None or self.receipt.first_key is None:
             return None
         return self.receipt.first_key + self._index
 
     @property
     def error(self) -> ReplaydError | None:
+        """Why the server refused the item; None if it did not, or has not answered."""
         return None if self.receipt is None else self.receipt.error
 
     def wait(self, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> int:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import zmq
 
 from replayd_client.connection import Connection
-from replayd_client.errors import ClosedError
+from replayd_client.errors import ClosedError, DataError
 
 IDLE_CONNECTIONS = 16
 """Connections kept open while nobody uses them; more threads than this open and close their own."""
@@ -85,6 +85,21 @@ class ConnectionPool:
         self._lock = threading.Lock()
         self._idle = []
         self._lent = set()
+
+
+def endpoint_of(address: str) -> str:
+    """The ZeroMQ endpoint of an address as people write it. Raises DataError for what is none."""
+    if not isinstance(address, str) or not address:
+        raise DataError(f"a server address is a string such as 'localhost:7077', not {address!r}")
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        scheme, rest = "tcp", address
+    if scheme == "ipc" and rest:
+        return address
+    host, _, port = rest.rpartition(":")
+    if scheme != "tcp" or not host or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+        raise DataError(f"{address!r} is neither 'host:port', 'tcp://host:port' nor 'ipc://path'")
+    return f"tcp://{rest}"
 
 
 def zmq_context() -> ZmqContext:

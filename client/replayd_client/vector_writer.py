@@ -72,10 +72,12 @@ class VectorWriter(WriterLife):
 
     @property
     def num_envs(self) -> int:
+        """Environments in lock-step: the length of every array's first axis."""
         return self._log.num_envs
 
     @property
     def autoreset_mode(self) -> AutoresetMode:
+        """How the environments begin an episode after the last: "next_step", "same_step" or "disabled"."""
         return self._log.mode
 
     def append(self, data: Any, ends: Any, *, final: Any = None) -> None:

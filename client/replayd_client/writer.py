@@ -29,8 +29,9 @@ class Writer(WriterLife):
     def append(self, data: Any) -> None:
         """Add a step: a nest of arrays and numbers, of the same columns each time; it is copied.
 
-        Raises DataError that names the column, and DeadlineExceededError when what is there cannot be sent in time (the
-        message says who must act); the step was not added then.
+        Raises DataError that names the column; DeadlineExceededError when what is there cannot be sent in time (the
+        message says who must act), ConnectionLostError without a server; ClosedError; and the server's error for items
+        created earlier that it refused since. The step was not added then.
         """
         # Missing and new columns are for trajectory writers: here an item shows all columns of its steps.
         self._core.call("append", self._steps.append_like_before, data)
@@ -70,5 +71,8 @@ class Writer(WriterLife):
         self._core.flush(0, timeout_ms)
 
     def end_episode(self, timeout_ms: float | Literal["own"] | None = "own") -> None:
-        """Flush and begin a new episode, of which no item shows earlier steps."""
+        """Flush and begin a new episode, of which no item shows earlier steps.
+
+        Raises as `flush` does; on an error nothing changes, and the call may be made again.
+        """
         self._core.begin_episode(True, timeout_ms)

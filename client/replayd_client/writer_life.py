@@ -27,6 +27,7 @@ class WriterLife:
 
     @property
     def closed(self) -> bool:
+        """Whether the writer was closed, by `close`, by its `with` block or by its client."""
         return self._core.closed
 
     def close(self, timeout_ms: float | None = CLOSE_TIMEOUT_MS) -> None:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ColumnReport:
-    """One column: bytes as they were appended, and as its chunks store them."""
+    """One column: what was appended, and what its chunks store of it."""
 
     bytes_in: int
+    """Bytes as they were appended: elements times the size of the dtype."""
     bytes_stored: int
+    """Bytes of the encoded blobs, without headers."""
 
     @property
     def ratio(self) -> float:
@@ -31,12 +33,15 @@ class WriterReport:
 
     @property
     def bytes_in(self) -> int:
+        """Bytes of all columns as they were appended."""
         return sum(column.bytes_in for column in self.columns.values())
 
     @property
     def bytes_stored(self) -> int:
+        """Bytes of all columns as the chunks store them."""
         return sum(column.bytes_stored for column in self.columns.values())
 
     @property
     def ratio(self) -> float:
+        """Bytes in for each byte stored, over all columns; 1 where nothing was stored."""
         return ColumnReport(self.bytes_in, self.bytes_stored).ratio

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import replayd
 import replayd_client
+from replayd.compat import reverb
 from tests.daemon.harness import environment
 
 PACKAGES = [replayd, replayd_client]
@@ -22,6 +26,39 @@ def test_every_public_name_is_there(package: object) -> None:
     assert all(getattr(package, name) is not None for name in names)
     with pytest.raises(AttributeError, match="nonesuch"):
         package.nonesuch  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize("package", [replayd_client, reverb])
+def test_every_public_class_method_and_property_is_explained(package: Any) -> None:
+    classes = [thing for name in package.__all__ if inspect.isclass(thing := getattr(package, name))]
+    assert classes
+    assert [name for cls in classes for name in unexplained(cls)] == []
+
+
+def unexplained(cls: type) -> Iterator[str]:
+    """What of a class has no docstring, of what this project defines itself."""
+    # A dataclass and a named tuple without one say their signature.
+    if not cls.__doc__ or cls.__doc__.startswith(f"{cls.__name__}("):
+        yield cls.__name__
+    for name in dir(cls):
+        owner = next((base for base in cls.__mro__ if name in vars(base)), object)
+        thing = vars(owner).get(name)
+        is_ours = owner.__module__.split(".")[0] in ("replayd", "replayd_client") and not name.startswith("_")
+        is_told = isinstance(thing, property | classmethod | staticmethod) or inspect.isfunction(thing)
+        if is_ours and is_told and not inspect.getdoc(getattr(cls, name)):
+            yield f"{cls.__name__}.{name}"
+
+
+def test_what_is_not_explained_is_found() -> None:
+    class Silent(replayd_client.Client):
+        def insert_more(self) -> None: ...
+
+        @property
+        def color(self) -> str:
+            return ""
+
+    Silent.__module__ = "replayd_client.silent"
+    assert list(unexplained(Silent)) == ["Silent", "Silent.color", "Silent.insert_more"]
 
 
 @pytest.mark.parametrize("package", [package.__name__ for package in PACKAGES])

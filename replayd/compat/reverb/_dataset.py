@@ -43,6 +43,7 @@ class Elements(ABC):
     def __iter__(self) -> Iterator[Any]: ...
 
     def as_numpy_iterator(self) -> Iterator[Any]:
+        """The same as `iter`: the elements are numpy arrays here."""
         return iter(self)
 
     def take(self, count: int) -> Elements:

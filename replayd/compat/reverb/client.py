@@ -39,6 +39,7 @@ class Client:
 
     @property
     def server_address(self) -> str:
+        """The address as it was given."""
         return self._server_address
 
     def insert(self, data: Any, priorities: dict[str, float]) -> None:

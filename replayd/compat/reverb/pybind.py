@@ -46,7 +46,11 @@ class HeapSelector:
 
 @dataclass(frozen=True, slots=True)
 class PrioritizedSelector:
-    """An item with probability priority ** priority_exponent over the sum; all with the same if that sum is 0."""
+    """An item with probability priority ** priority_exponent over the sum; all with the same if that sum is 0.
+
+    Raises ValueError unless 0 ≤ priority_exponent ≤ 3: with priorities up to 1e90 the sum stays finite that far.
+    Priorities of its table must not be negative.
+    """
 
     priority_exponent: float
 

@@ -31,6 +31,7 @@ class TensorSpec:
 
     @property
     def rank(self) -> int | None:
+        """The number of axes; None if the shape is unknown."""
         return None if self.shape is None else len(self.shape)
 
     def is_compatible_with(self, value: Any) -> bool:

@@ -86,10 +86,12 @@ class Table:
 
     @property
     def name(self) -> str:
+        """The name under which clients find the table."""
         return self._table.name
 
     @property
     def signature(self) -> Any:
+        """The nest of specs that items must fit, as it was given; None if the table takes anything."""
         return self._signature
 
     @property
@@ -99,6 +101,7 @@ class Table:
 
     @property
     def info(self) -> TableInfo:
+        """The table's state now: its settings, sizes and counts. Before it is served all counts are 0."""
         described = report_table(self._table, time.monotonic()) if self._is_served else self._unserved()
         return TableInfo.of({**described, "max_times_sampled": self._max_times_sampled}, self._signature)
 
@@ -202,6 +205,7 @@ class Server:
 
     @property
     def port(self) -> int:
+        """The TCP port on which it serves, the one that was chosen if none was given."""
         return self._port
 
     @property

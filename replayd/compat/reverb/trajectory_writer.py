@@ -252,6 +252,7 @@ class TrajectoryColumn:
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """The dtype of every cell. Raises ValueError for a column without data."""
         dtype: np.dtype[Any] = self._first.dtype
         return dtype
 
