@@ -184,16 +184,8 @@ class Service:
     # --- handlers -----------------------------------------------------------------------------------------------------
 
     def _hello(self, peer: Peer, request: Hello, now: float) -> None:
-        self._outbox.append(
-            (
-                peer,
-                Result(
-                    "hello",
-                    request.id,
-                    report_hello(self.server_id, self.version, self.streams.lease_s, self.tables.values()),
-                ),
-            )
-        )
+        fields = report_hello(self.server_id, self.version, self.streams.lease_s, self.tables.values())
+        self._outbox.append((peer, Result("hello", request.id, fields)))
 
     def _insert(self, peer: Peer, request: Insert, now: float) -> None:
         ticket = self.streams.accepted(request.stream, request.seq)
@@ -213,15 +205,13 @@ class Service:
             check_items(request.items, stream, request.chunks, self.chunks, signatures)
         if stream is None:
             self.streams.check_open()
-        # Nothing below refuses.
-        if stream is None:
+            # Nothing below refuses.
             stream = self.streams.open(request.stream, now)
         self.streams.heard(stream, now)
         if request.chunks:
             previous = stream.slot_before(request.chunks.first)
-            stream.extend(
-                request.chunks.first, self.chunks.add(request.chunks, stream.uid, previous, stream.last_episode)
-            )
+            slots = self.chunks.add(request.chunks, stream.uid, previous, stream.last_episode)
+            stream.extend(request.chunks.first, slots)
             stream.schema = request.chunks.schemas[int(request.chunks.schema_of[-1])]
         count = len(request.items) if request.items else 0
         ticket = Ticket(self._keys.take(count), count, request.nbytes, count, [], request.seq, stream)
