@@ -346,7 +346,7 @@ class Client:
         for dataset in list(self._datasets):
             dataset.close()
         for core in list(self._writers):
-            core.close(CLOSE_TIMEOUT_MS)
+            core.close_quietly(CLOSE_TIMEOUT_MS)
         self._batches.close()
         self._pool.close()
 

@@ -178,20 +178,27 @@ class WriterCore:
             self._flush(0, self._deadline(timeout_ms))
             begin()
 
-    def close(self, timeout_ms: float | None) -> None:
-        """Flush, then give lease and connection up. Items that are not acknowledged in time are told in the log."""
+    def close(self, timeout_ms: float | None) -> ReplaydError | None:
+        """Flush, then give lease and connection up. Returns the error if items are not acknowledged in time."""
         with self._lock:
             if self._closed or not self._sender.is_ours:
                 self._closed = True
-                return
+                return None
             try:
                 self._outbox.close_step()
                 # Asking the server why takes time, which somebody on the way out has not.
                 self._flush(0, deadline_after(timeout_ms), explain=timeout_ms is None or timeout_ms > EXIT_TIMEOUT_MS)
             except (DeadlineExceededError, ConnectionLostError) as error:
-                log.warning("a writer was closed with %d items not acknowledged: %s", self.open_items, error)
+                return error
             finally:
                 self._shut()
+        return None
+
+    def close_quietly(self, timeout_ms: float | None) -> None:
+        """Close where nobody could take the error: it is told in the log."""
+        error = self.close(timeout_ms)
+        if error is not None:
+            log.warning("a writer was closed with %d items not acknowledged: %s", self.open_items, error)
 
     def abandon(self) -> None:
         """The user's writer is gone: the background sends what is there, and then closes."""
@@ -371,7 +378,7 @@ def _at_exit() -> None:
     deadline = time.monotonic() + EXIT_TIMEOUT_MS / 1000
     for core in list(_CORES):
         with contextlib.suppress(ReplaydError):
-            core.close(max(deadline - time.monotonic(), 0.0) * 1000)
+            core.close_quietly(max(deadline - time.monotonic(), 0.0) * 1000)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

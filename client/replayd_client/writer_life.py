@@ -31,11 +31,14 @@ class WriterLife:
         return self._core.closed
 
     def close(self, timeout_ms: float | None = CLOSE_TIMEOUT_MS) -> None:
-        """Flush and close; what is not acknowledged in time is told in the log. May be called again.
+        """Flush and close. May be called again; every other call raises ClosedError then.
 
-        Every other call raises ClosedError then.
+        Raises DeadlineExceededError or ConnectionLostError if items are not acknowledged in time: whether those arrived
+        is not known. The writer is closed all the same.
         """
-        self._core.close(timeout_ms)
+        error = self._core.close(timeout_ms)
+        if error is not None:
+            raise error
 
     def __enter__(self) -> Self:
         if self._core.closed:
@@ -49,10 +52,10 @@ class WriterLife:
             try:
                 self._core.flush_all()
             finally:
-                self.close(timeout_ms=0)
+                self._core.close_quietly(0)
         else:
-            # Who is on the way out with an error is not kept waiting.
-            self.close(timeout_ms=0 if isinstance(error, ReplaydError) else EXIT_TIMEOUT_MS)
+            # Who is on the way out with an error is not kept waiting, and keeps that error.
+            self._core.close_quietly(0 if isinstance(error, ReplaydError) else EXIT_TIMEOUT_MS)
 
     def __del__(self) -> None:
         # An interpreter that failed in __init__ leaves no core.

@@ -133,6 +133,23 @@ def test_a_closed_writer_says_so(serve: Any, client_of: Any, kind: str) -> None:
             call()
 
 
+@pytest.mark.parametrize("kind", ["writer", "trajectory_writer"])
+def test_closing_a_writer_tells_what_was_not_acknowledged(serve: Any, client_of: Any, kind: str) -> None:
+    server = serve(replayd.Table.queue("t", 1))
+    client = client_of(server)
+    writer = getattr(client, kind)(1)
+    for value in range(3):
+        writer.append(value)
+        if kind == "writer":
+            writer.create_item("t", 1, 1.0)
+        else:
+            writer.create_item("t", 1.0, writer.history[-1:])
+    with pytest.raises(errors.DeadlineExceededError, match="items? not acknowledged"):
+        writer.close(timeout_ms=300)
+    assert writer.closed
+    writer.close()
+
+
 def test_a_step_of_another_structure_is_none_of_a_writers(serve: Any, client_of: Any) -> None:
     client = client_of(serve(fifo("t")))
     with client.writer(4) as writer:

@@ -191,7 +191,7 @@ class CellWriter:
     def Close(self) -> None:
         """Send what there is and end. What the server still refuses is in the log, as nobody is left to be told."""
         with contextlib.suppress(ReplaydError):
-            self._writer.close(timeout_ms=CLOSE_TIMEOUT_MS)
+            self._writer._core.close_quietly(CLOSE_TIMEOUT_MS)
 
     def _append(self, data: Sequence[Any], *, partial_step: bool) -> list[WeakCellRef | None]:
         arrays = [None if value is None else as_array(value) for value in data]
