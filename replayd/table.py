@@ -192,8 +192,9 @@ class Table:
 
     def update(self, keys: Uint64s, priorities: Float64s, deletes: Uint64s) -> tuple[int, int, Uint64s]:
         """Delete, then set priorities; (updated, deleted, missing keys)."""
-        doomed = self.items.find(np.unique(deletes))
-        gone = np.unique(deletes)[doomed == NOT_FOUND]
+        deletes = np.unique(deletes)
+        doomed = self.items.find(deletes)
+        gone = deletes[doomed == NOT_FOUND]
         doomed = doomed[doomed != NOT_FOUND]
         deleted_keys = self.items.key[doomed]
         self._remove(doomed)

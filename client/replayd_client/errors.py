@@ -12,7 +12,6 @@ ReplaydError                          .code (the wire's word, "" for an error of
 │   └── ShuttingDownError, LoadingError   it is there and says that it does not serve now
 ├── ClosedError          RuntimeError     used after close
 ├── ForkedClientError    RuntimeError     a writer used in a forked child
-├── StreamLostError      RuntimeError     a writer's stream cannot be carried on
 └── ServerError          RuntimeError     the server refused; the base of the codes no caller can put right
     └── ProtocolError (bad_message, bad_request), UnsupportedVersionError, UnknownOpError,
         UnknownStreamError, SequenceGapError, MissingChunkError
@@ -114,10 +113,6 @@ class ClosedError(ReplaydError, RuntimeError):
 
 class ForkedClientError(ReplaydError, RuntimeError):
     """A writer made before a fork was used in the child; open a new one there."""
-
-
-class StreamLostError(ReplaydError, RuntimeError):
-    """A writer's stream cannot be carried on; items that were not acknowledged are lost."""
 
 
 # Refusals which point to a fault of one of the two programs rather than of its user.

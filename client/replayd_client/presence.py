@@ -50,11 +50,3 @@ class Presence:
     def is_present(self, column: int, row: int) -> bool:
         """Whether the row has the column."""
         return row >= self._born[column] and column not in self._missing.get(row, ())
-
-    def all_present(self, column: int, first: int, last: int) -> bool:
-        """Whether all rows from `first` to `last` have the column."""
-        if first >= self.dense_from:
-            return True
-        return first >= self._born[column] and all(
-            column not in missing for row, missing in self._missing.items() if first <= row <= last
-        )
