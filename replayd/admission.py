@@ -106,8 +106,9 @@ def check_items(
     store: ChunkStore,
     signatures: Mapping[int, Signature],
 ) -> None:
-    """Windows must lie in chunks the stream has, templates in windows, trajectories in signatures (by index in
-    `items.tables`).
+    """Windows must lie in chunks the stream has, templates in windows, trajectories in signatures.
+
+    `signatures` are by index in `items.tables`.
     """
     check_priorities(items.priority)
     reach = _Reach.of(stream, batch, store)

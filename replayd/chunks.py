@@ -56,8 +56,9 @@ class ChunkStore:
         return self._slots.used
 
     def add(self, batch: ChunkBatch, stream: int, previous: int, last_episode: LastEpisode) -> Int64s:
-        """Store new chunks under their stream's lease; `previous` is the slot of the chunk numbered just before, or
-        NO_SLOT.
+        """Store new chunks under their stream's lease.
+
+        `previous` is the slot of the chunk numbered just before, or NO_SLOT; `last_episode` the stream's, moved on here.
         """
         n = len(batch)
         slots = self._take(n)

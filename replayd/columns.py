@@ -52,8 +52,9 @@ class OutputColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Template:
-    """Which rows of which columns an item shows; `blob` is its identity. No outputs: every column over the whole
-    window.
+    """Which rows of which columns an item shows; `blob` is its identity.
+
+    Without outputs it shows every column over the whole window.
     """
 
     blob: bytes

@@ -35,9 +35,7 @@ def told(value: object) -> str:
 
 
 class PeerError(Exception):
-    """One error reply: `code` and the class's row in the table are fixed, `message` is for people, `detail` for
-    programs.
-    """
+    """One error reply: the class fixes code and row of the table, `message` is for people, `detail` for programs."""
 
     code: ClassVar[str]
     meaning: ClassVar[str]

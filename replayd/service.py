@@ -118,8 +118,9 @@ class Service:
     # --- entrance, clock, exit ----------------------------------------------------------------------------------------
 
     def handle(self, peer: Peer, op: str, request: Request, now: float) -> PeerError | None:
-        """Take one request; its reply, and any that it sets free, wait in the outbox. Returns the error it was refused
-        with.
+        """Take one request; its reply, and any that it sets free, wait in the outbox.
+
+        Returns the error it was refused with, None if it was not.
         """
         self.counters.requests += 1
         try:

@@ -56,8 +56,9 @@ class Undecodable(Exception):
 
 
 def decode(frames: Frames, *, pushed: bool = False) -> tuple[str, Request]:
-    """The request in these frames (no identity, no delimiter), and its op. A pushed message must be an insert; it needs
-    no id.
+    """The request in these frames (no identity, no delimiter), and its op.
+
+    A pushed message must be an insert; it needs no id. Raises Undecodable, and nothing else.
     """
     op, id = "", 0
     try:
