@@ -58,7 +58,7 @@ class ChunkStore:
     def add(self, batch: ChunkBatch, stream: int, previous: int, last_episode: LastEpisode) -> Int64s:
         """Store new chunks under their stream's lease.
 
-        `previous` is the slot of the chunk numbered just before, or NO_SLOT; `last_episode` the stream's, moved on here.
+        `previous` is the slot of the chunk numbered just before, or NO_SLOT; `last_episode` the stream's, moved on.
         """
         n = len(batch)
         slots = self._take(n)
