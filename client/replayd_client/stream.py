@@ -101,10 +101,6 @@ class InsertStream:
         return items and len(self._open) < messages and self._open_bytes < nbytes
 
     @property
-    def retained_chunks(self) -> int:
-        return sum(len(kept.batch) for kept in self._kept)
-
-    @property
     def retry_at(self) -> float:
         """The time before which nothing is sent, since the server put a message off."""
         return self._retry_at
