@@ -137,7 +137,7 @@ def peek_keys(pool: ConnectionPool, table: str, keys: NDArray[np.uint64], deadli
         items += _items(reply)
         missing.append(reply.missing)
         # What does not fit into one reply is left out, and asked for again.
-        unanswered = part[~np.isin(part, np.concatenate((reply.keys, reply.missing)))]
+        unanswered = part[~np.isin(part, np.concatenate((reply.shown.keys, reply.missing)))]
         if len(unanswered) == len(part):
             raise ProtocolError("a peek was answered with none of its keys")
         todo = np.concatenate((unanswered, todo[PEEK_KEYS:]))
@@ -193,31 +193,12 @@ def _peek(
 
 def _items(reply: PeekReply) -> Iterator[PeekedItem]:
     # Imported here, so that importing the package stays light.
-    from replayd_client.batches import SampledBatch
+    from replayd_client.item_windows import ItemWindows
 
-    m = len(reply.keys)
-    batch = SampledBatch(
-        keys=reply.keys,
-        priorities=reply.priorities,
-        # Nothing was drawn, so there is nothing to say of a draw.
-        probabilities=np.full(m, np.nan),
-        times_sampled=reply.times_sampled,
-        table_sizes=np.zeros(m, np.uint64),
-        chunk=reply.chunk,
-        chunks=reply.chunks,
-        offset=reply.offset,
-        length=reply.length,
-        templates=reply.templates,
-        template_of=reply.template_of,
-        rows=reply.rows,
-        schemas=reply.schemas,
-        schema_of=reply.schema_of,
-        blobs=reply.records,
-        body=reply.body,
-    )
-    words = (reply.keys, reply.priorities, reply.times_sampled, reply.ages_s)
+    shown = reply.shown
+    words = (shown.keys, shown.priorities, shown.times_sampled, reply.ages_s)
     infos = map(PeekInfo._make, zip(*(column.tolist() for column in words), strict=True))
-    for info, (paths, arrays) in zip(infos, batch, strict=True):
+    for info, (paths, arrays) in zip(infos, ItemWindows(shown), strict=True):
         yield PeekedItem(info, Structure.from_paths(paths).rebuild(arrays))
 
 

@@ -115,26 +115,37 @@ class InsertReply:
 
 
 @dataclass(slots=True, eq=False)
-class SampleReply:
-    """m items over n distinct chunks, as the server sent them; `records` has one entry a column blob."""
+class ShownItems:
+    """m items over n distinct chunks, as a sample and a peek show them; `records` has one entry a column blob.
 
-    id: int
+    `template_of` and `schema_of` may be None where all are 0.
+    """
+
     keys: NDArray[np.uint64]
     priorities: NDArray[np.float64]
-    probabilities: NDArray[np.float64]
     times_sampled: NDArray[np.uint32]
-    table_sizes: NDArray[np.uint64]
     chunk: NDArray[np.uint32]
     chunks: NDArray[np.uint32]
     offset: NDArray[np.uint32]
     length: NDArray[np.uint32]
-    templates: list[bytes]
-    template_of: NDArray[np.uint16]
+    templates: Sequence[bytes]
+    template_of: NDArray[np.uint16] | None
     rows: NDArray[np.uint32]
-    schemas: list[bytes]
-    schema_of: NDArray[np.uint16]
+    schemas: Sequence[bytes]
+    schema_of: NDArray[np.uint16] | None
     records: NDArray[np.void]
-    body: list[memoryview]
+    body: Sequence[Buffer]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(slots=True, eq=False)
+class SampleReply:
+    id: int
+    shown: ShownItems
+    probabilities: NDArray[np.float64]
+    table_sizes: NDArray[np.uint64]
 
 
 @dataclass(slots=True, eq=False)
@@ -194,25 +205,12 @@ class WhyReply:
 
 @dataclass(slots=True, eq=False)
 class PeekReply:
-    """m items over n distinct chunks, as in a sample, with their ages and the keys that were not there."""
+    """Items with their ages, and the keys that were not there."""
 
     id: int
-    keys: NDArray[np.uint64]
-    priorities: NDArray[np.float64]
-    times_sampled: NDArray[np.uint32]
+    shown: ShownItems
     ages_s: NDArray[np.float64]
     missing: NDArray[np.uint64]
-    chunk: NDArray[np.uint32]
-    chunks: NDArray[np.uint32]
-    offset: NDArray[np.uint32]
-    length: NDArray[np.uint32]
-    templates: list[bytes]
-    template_of: NDArray[np.uint16]
-    rows: NDArray[np.uint32]
-    schemas: list[bytes]
-    schema_of: NDArray[np.uint16]
-    records: NDArray[np.void]
-    body: list[memoryview]
 
 
 @dataclass(slots=True)

@@ -14,10 +14,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.batches import SampleBatchInfo, SampledBatch, _Selection, _Shown, _Windows
+from replayd_client.batches import SampleBatchInfo, SampledBatch
 from replayd_client.columns import extent_bytes
 from replayd_client.errors import DataError
-from replayd_client.sampled_chunks import MAX_BATCH_BYTES, Ints, SampledChunks, starts_of
+from replayd_client.item_windows import ItemWindows, RowSelection, ShownColumn
+from replayd_client.sampled_chunks import MAX_BATCH_BYTES, Ints, starts_of
 from replayd_client.structure import Path, Structure, path_text
 
 Ragged = Literal["error", "list", "pad"]
@@ -84,44 +85,38 @@ class _Column:
 
 
 def _columns(batch: SampledBatch, ragged: Ragged) -> list[_Column]:
-    windows = batch._checked()
+    windows = batch.windows
     if not len(batch):
         raise DataError("a batch without items has no columns")
-    if ragged == "error" and _is_uniform(batch, windows.store):
+    if ragged == "error" and _is_uniform(windows):
         paths, arrays = windows.stack()
-        outputs = zip(paths, windows._shown(0), arrays, strict=True)
+        outputs = zip(paths, windows.shown(0), arrays, strict=True)
         return [_Column(path, _kind(output), array) for path, output, array in outputs]
-    kinds = _Kinds(batch, windows)
+    kinds = _Kinds(windows)
     return [kinds.column(number, ragged) for number in range(len(kinds.outputs[0]))]
 
 
-def _kind(output: _Shown) -> tuple[str, tuple[int, ...], bool]:
+def _kind(output: ShownColumn) -> tuple[str, tuple[int, ...], bool]:
     return output.column.dtype.name, output.column.shape, output.squeeze
 
 
-def _is_uniform(batch: SampledBatch, store: SampledChunks) -> bool:
+def _is_uniform(windows: ItemWindows) -> bool:
     """Whether all windows are of one length, one template and one schema: then a column is one take."""
-    return (
-        len(store.schemas) == 1
-        and bool((batch.length == batch.length[0]).all())
-        and (len(batch.templates) == 1 or batch.template_of is None or len(set(batch.template_of.tolist())) == 1)
-    )
+    template_of, length = windows.template_of, windows.length
+    is_one = (template_of == template_of[0]).all() and (length == length[0]).all()
+    return len(windows.store.schemas) == 1 and bool(is_one)
 
 
 class _Kinds:
     """The items of a batch by kind: equal template, last schema and length show equal rows of equal columns."""
 
-    def __init__(self, batch: SampledBatch, windows: _Windows) -> None:
+    def __init__(self, windows: ItemWindows) -> None:
         self._windows = windows
-        store = windows.store
-        length = batch.length.astype(np.int64)
-        template = np.zeros(len(batch), np.int64) if batch.template_of is None else batch.template_of.astype(np.int64)
-        schema = store.schema_of[batch.chunk.astype(np.int64) + batch.chunks - 1]
-        kinds = (template * len(store.schemas) + schema) * (int(length.max()) + 1) + length
+        kinds = windows.template_of * len(windows.store.schemas) + windows.last_schema
+        kinds = kinds * (int(windows.length.max()) + 1) + windows.length
         _, example, self._kind_of = np.unique(kinds, return_index=True, return_inverse=True)
-        self.outputs = [windows._shown(int(index)) for index in example]
+        self.outputs = [windows.shown(int(index)) for index in example]
         """Of each kind, its output columns; in the order of the first kind's."""
-        self._start: Ints = store.row_start[batch.chunk] + batch.offset
         self._rows: dict[tuple[Any, ...], _Rows] = {}
         self._bring_into_order()
 
@@ -131,7 +126,7 @@ class _Kinds:
         key = tuple((output.first, output.count, id(output.rows)) for output in outputs)
         rows = self._rows.get(key)
         if rows is None:
-            rows = self._rows[key] = _Rows(outputs, self._kind_of, self._start)
+            rows = self._rows[key] = _Rows(outputs, self._kind_of, self._windows.start)
         path, kind = outputs[0].path, _kind(outputs[0])
         if ragged == "pad" and not outputs[0].squeeze:
             mask, padded = rows.padded
@@ -151,7 +146,7 @@ class _Kinds:
             raise _ragged(path, rows.counts.tolist())
         return _Column(path, kind, data.reshape(len(rows.counts), int(rows.counts[0]), *data.shape[1:]))
 
-    def _take(self, outputs: Sequence[_Shown], rows: Ints, item: Ints) -> NDArray[Any]:
+    def _take(self, outputs: Sequence[ShownColumn], rows: Ints, item: Ints) -> NDArray[Any]:
         """These rows of the store, each of a column of its item's kind: [rows, *shape]."""
         column = outputs[0].column
         if len(rows) * extent_bytes(column.dtype, column.shape) > MAX_BATCH_BYTES:
@@ -167,11 +162,11 @@ class _Kinds:
             out[where] = self._take_from(replace(outputs[0], number=number), rows[where])
         return out
 
-    def _take_from(self, output: _Shown, rows: Ints) -> NDArray[Any]:
+    def _take_from(self, output: ShownColumn, rows: Ints) -> NDArray[Any]:
         # To the store, each row is a window of one row.
         single = replace(output, first=0, count=1, rows=None)
-        selection = _Selection(self._windows.store, rows, single)
-        self._windows._check_same_columns([single], selection.used)
+        selection = RowSelection(self._windows.store, rows, single)
+        self._windows.check_same_columns([single], selection.used)
         return selection.take(single).reshape(len(rows), *output.column.shape)
 
     def _bring_into_order(self) -> None:
@@ -188,7 +183,7 @@ class _Kinds:
 class _Rows:
     """Which rows of the store all items of a batch show of a column."""
 
-    def __init__(self, outputs: Sequence[_Shown], kind_of: Ints, start: Ints) -> None:
+    def __init__(self, outputs: Sequence[ShownColumn], kind_of: Ints, start: Ints) -> None:
         counts = np.array([output.count for output in outputs], np.int64)
         relative = np.concatenate(
             [np.arange(o.first, o.first + o.count) if o.rows is None else o.rows for o in outputs]

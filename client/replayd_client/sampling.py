@@ -200,24 +200,7 @@ def sampled_batch(reply: SampleReply) -> SampledBatch:
     """The items of a reply, undecoded."""
     from replayd_client.batches import SampledBatch
 
-    return SampledBatch(
-        keys=reply.keys,
-        priorities=reply.priorities,
-        probabilities=reply.probabilities,
-        times_sampled=reply.times_sampled,
-        table_sizes=reply.table_sizes,
-        chunk=reply.chunk,
-        chunks=reply.chunks,
-        offset=reply.offset,
-        length=reply.length,
-        templates=reply.templates,
-        template_of=reply.template_of,
-        rows=reply.rows,
-        schemas=reply.schemas,
-        schema_of=reply.schema_of,
-        blobs=reply.records,
-        body=reply.body,
-    )
+    return SampledBatch(reply.shown, reply.probabilities, reply.table_sizes)
 
 
 def _infos(batch: SampledBatch) -> Iterator[SampleInfo]:

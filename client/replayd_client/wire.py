@@ -33,6 +33,7 @@ from replayd_client.messages import (
     ResetReply,
     SampleReply,
     SetReply,
+    ShownItems,
     TableDescription,
     UpdateReply,
     WaitingSide,
@@ -56,6 +57,7 @@ __all__ = [
     "ResetReply",
     "SampleReply",
     "SetReply",
+    "ShownItems",
     "TableDescription",
     "UpdateReply",
     "WhyReply",
@@ -248,50 +250,39 @@ def _decode_insert(request_id: int, fields: Fields, body: list[memoryview]) -> I
 
 
 def _decode_sample(request_id: int, fields: Fields, body: list[memoryview]) -> SampleReply:
-    keys = fields.array("keys", "<u8")
-    m = len(keys)
-    return SampleReply(
-        id=request_id,
-        keys=keys,
-        probabilities=fields.array("probabilities", "<f8", m),
-        table_sizes=fields.array("table_sizes", "<u8", m),
-        **_shown(fields, m, fields.blobs("schemas")),
-        body=body,
-    )
+    shown = _shown(fields, body)
+    probabilities = fields.array("probabilities", "<f8", len(shown))
+    return SampleReply(request_id, shown, probabilities, fields.array("table_sizes", "<u8", len(shown)))
 
 
 def _decode_peek(request_id: int, fields: Fields, body: list[memoryview]) -> PeekReply:
+    shown = _shown(fields, body)
+    return PeekReply(request_id, shown, fields.array("ages_s", "<f8", len(shown)), fields.array("missing", "<u8"))
+
+
+def _shown(fields: Fields, body: list[memoryview]) -> ShownItems:
     keys = fields.array("keys", "<u8")
     m = len(keys)
-    return PeekReply(
-        id=request_id,
-        keys=keys,
-        ages_s=fields.array("ages_s", "<f8", m),
-        missing=fields.array("missing", "<u8"),
-        # Where there is nothing to show there is no schema either.
-        **_shown(fields, m, fields.blobs("schemas") if m else []),
-        body=body,
-    )
-
-
-def _shown(fields: Fields, m: int, schemas: list[bytes]) -> dict[str, Any]:
-    """What a sample and a peek say of m items and of the chunks they show."""
     rows = fields.array("rows", "<u4")
     templates = fields.blobs("templates", default=[b""])
-    return {
-        "priorities": fields.array("priorities", "<f8", m),
-        "times_sampled": fields.array("times_sampled", "<u4", m),
-        "chunk": fields.array("chunk", "<u4", m),
-        "chunks": fields.array("chunks", "<u4", m, default=1),
-        "offset": fields.array("offset", "<u4", m, default=0),
-        "length": fields.array("length", "<u4", m),
-        "templates": templates,
-        "template_of": fields.indices("template_of", "<u2", m, len(templates)),
-        "rows": rows,
-        "schemas": schemas,
-        "schema_of": fields.indices("schema_of", "<u2", len(rows), len(schemas)),
-        "records": _records(fields.binary("blobs")),
-    }
+    # Where there is nothing to show there is no schema either.
+    schemas = fields.blobs("schemas") if m else []
+    return ShownItems(
+        keys=keys,
+        priorities=fields.array("priorities", "<f8", m),
+        times_sampled=fields.array("times_sampled", "<u4", m),
+        chunk=fields.array("chunk", "<u4", m),
+        chunks=fields.array("chunks", "<u4", m, default=1),
+        offset=fields.array("offset", "<u4", m, default=0),
+        length=fields.array("length", "<u4", m),
+        templates=templates,
+        template_of=fields.indices("template_of", "<u2", m, len(templates)),
+        rows=rows,
+        schemas=schemas,
+        schema_of=fields.indices("schema_of", "<u2", len(rows), len(schemas)),
+        records=_records(fields.binary("blobs")),
+        body=body,
+    )
 
 
 def _records(data: bytes) -> NDArray[np.void]:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from replayd_client.batches import SampledBatch
 from replayd_client.chunk_log import Message
 from replayd_client.columns import Schema
+from replayd_client.item_windows import ItemWindows
+from replayd_client.messages import ShownItems
 from replayd_client.structure import Structure
 from replayd_client.wire import BLOB_RECORD
 
@@ -67,8 +68,8 @@ class Store:
         chunks = [self.chunks[number] for number in range(first, first + count)]
         schemas = list(dict.fromkeys(schema for _, schema, _, _ in chunks))
         one = np.ones(1)
-        batch = SampledBatch(
-            *(one.astype(dtype) for dtype in ("u8", "f8", "f8", "u4", "u8")),
+        shown = ShownItems(
+            *(one.astype(dtype) for dtype in ("u8", "f8", "u4")),
             np.zeros(1, "u4"),
             np.array([count], "u4"),
             np.array([offset], "u4"),
@@ -81,5 +82,5 @@ class Store:
             np.concatenate([records for _, _, records, _ in chunks]),
             [payload for _, _, _, payload in chunks],
         )
-        paths, arrays = batch.item(0)
+        paths, arrays = ItemWindows(shown).item(0)
         return Structure.from_paths(paths).rebuild(arrays)

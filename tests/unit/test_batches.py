@@ -17,6 +17,8 @@ from replayd_client.batches import SampledBatch
 from replayd_client.codecs import DELTA, OMITTED, SPARSE, ColumnCodec, encode_chunk
 from replayd_client.columns import Column, Schema
 from replayd_client.errors import DataError
+from replayd_client.item_windows import ItemWindows
+from replayd_client.messages import ShownItems
 from replayd_client.templates import OutputColumn, Template, runs_of
 from replayd_client.wire import BLOB_RECORD
 
@@ -63,12 +65,10 @@ class Experience:
             records.append(some)
             payloads.append(payload)
         m = len(windows)
-        return SampledBatch(
+        shown = ShownItems(
             keys=np.arange(m, dtype="u8"),
             priorities=np.arange(m) / 2,
-            probabilities=np.full(m, 0.5),
             times_sampled=np.ones(m, "u4"),
-            table_sizes=np.full(m, 9, "u8"),
             chunk=np.array([w.first_chunk for w in windows], "u4"),
             chunks=np.array([w.chunks for w in windows], "u4"),
             offset=np.array([w.offset for w in windows], "u4"),
@@ -78,9 +78,10 @@ class Experience:
             rows=np.array([self.rows(chunk) for chunk in range(len(self.data))], "u4"),
             schemas=[schema.encode() for schema in self.schemas],
             schema_of=np.array(self.schema_of, "u2"),
-            blobs=np.concatenate(records) if records else np.zeros(0, BLOB_RECORD),
+            records=np.concatenate(records) if records else np.zeros(0, BLOB_RECORD),
             body=payloads if frames == "each" else [b"".join(payloads)],
         )
+        return SampledBatch(shown, np.full(m, 0.5), np.full(m, 9, "u8"))
 
     def column(self, chunk: int, number: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """A chunk's rows of a column, and which of them there are."""
@@ -232,10 +233,10 @@ def test_a_stack_is_the_items_one_over_the_other_on_every_path(data: st.DataObje
     results = []
     for frames in ("one", "each"):
         batch = experience.reply(windows, [template], frames)
-        results.append(batch._checked().stack())
+        results.append(batch.windows.stack())
         # Payloads of a frame each, treated as large ones: the way of chunks that cannot be joined.
         batch = experience.reply(windows, [template], frames)
-        windows_of = batch._checked()
+        windows_of = batch.windows
         windows_of.store.is_packed = False
         results.append(windows_of.stack())
     for paths, arrays in results:
@@ -270,7 +271,8 @@ def test_a_stack_is_a_nest_of_batch_and_time(codec: str) -> None:
 
 def test_absent_indices_mean_the_first_schema_and_template() -> None:
     batch = experience_of([5] * 4).reply(WHOLE, [Template.identity])
-    same = dataclasses.replace(batch, template_of=None, schema_of=None)
+    shown = dataclasses.replace(batch.shown, template_of=None, schema_of=None)
+    same = SampledBatch(shown, batch.probabilities, batch.table_sizes)
     assert np.array_equal(batch.stack()["reward"], same.stack()["reward"])
     assert all(np.array_equal(a, b) for a, b in zip(batch.item(2)[1], same.item(2)[1], strict=True))
 
@@ -280,7 +282,7 @@ def test_results_do_not_share_memory_with_the_body_or_each_other() -> None:
     windows = [Window(0, 1, 0, 5, 0), Window(0, 1, 0, 5, 0), Window(1, 1, 0, 5, 0)]
     for frames in ("one", "each"):
         batch = experience.reply(windows, [Template.identity], frames)
-        body = [bytes(frame) for frame in batch.body]
+        body = [bytes(frame) for frame in batch.shown.body]
         for _, arrays in batch:
             for array in arrays:
                 array.fill(1)
@@ -288,7 +290,7 @@ def test_results_do_not_share_memory_with_the_body_or_each_other() -> None:
         nest = batch.stack()
         nest["reward"].fill(7)
         assert np.array_equal(batch.stack()["reward"][1], experience.data[0][2])
-        assert [bytes(frame) for frame in batch.body] == body
+        assert [bytes(frame) for frame in batch.shown.body] == body
 
 
 def test_the_info_block_has_an_array_for_each_word() -> None:
@@ -418,13 +420,13 @@ def test_a_column_that_was_not_sent_is_needed_only_by_those_who_show_it() -> Non
     template = Template((OutputColumn(("reward",), 2, False, ()),))
     batch = experience.reply(WHOLE, [template])
     size = COLUMNS[0].row_bytes * 5
-    payload = len(batch.body[0]) // 4
-    batch.blobs["stored_bytes"][::6] = 0
-    batch.blobs["flags"][::6] = OMITTED
-    batch.body = [b"".join(bytes(batch.body[0][n * payload + size : (n + 1) * payload]) for n in range(4))]
+    payload = len(batch.shown.body[0]) // 4
+    batch.shown.records["stored_bytes"][::6] = 0
+    batch.shown.records["flags"][::6] = OMITTED
+    batch.shown.body = [b"".join(bytes(batch.shown.body[0][n * payload + size : (n + 1) * payload]) for n in range(4))]
     check_items(experience, WHOLE, [template], batch)
     assert np.array_equal(batch.stack()["reward"], np.stack([chunk[2] for chunk in experience.data]))
-    whole = dataclasses.replace(batch, templates=[b""])
+    whole = dataclasses.replace(batch, shown=dataclasses.replace(batch.shown, templates=[b""]))
     with pytest.raises(DataError, match="obs/pixels: the column of a chunk that an item shows was not sent"):
         whole.stack()
     with pytest.raises(DataError, match="obs/pixels: the column of a chunk that an item shows was not sent"):
@@ -435,8 +437,10 @@ def test_a_column_that_was_not_sent_is_needed_only_by_those_who_show_it() -> Non
 
 
 def changed(**fields: Any) -> SampledBatch:
+    """A reply in which these fields are others: of what is shown, or of what is said of the draws."""
     batch = experience_of([5] * 4).reply(WHOLE, [Template.identity])
-    return dataclasses.replace(batch, **fields)
+    draws = {name: fields.pop(name) for name in ("probabilities", "table_sizes") if name in fields}
+    return dataclasses.replace(batch, shown=dataclasses.replace(batch.shown, **fields), **draws)
 
 
 def numbers(*values: int) -> NDArray[np.uint32]:
@@ -444,13 +448,13 @@ def numbers(*values: int) -> NDArray[np.uint32]:
 
 
 def records(**changes: Any) -> NDArray[np.void]:
-    blobs = experience_of([5] * 4).reply(WHOLE, [Template.identity]).blobs.copy()
+    blobs = experience_of([5] * 4).reply(WHOLE, [Template.identity]).shown.records.copy()
     for name, value in changes.items():
         blobs[name][6] = value
     return blobs
 
 
-BODY = bytes(experience_of([5] * 4).reply(WHOLE, [Template.identity]).body[0])
+BODY = bytes(experience_of([5] * 4).reply(WHOLE, [Template.identity]).shown.body[0])
 
 
 @pytest.mark.parametrize(
@@ -458,6 +462,8 @@ BODY = bytes(experience_of([5] * 4).reply(WHOLE, [Template.identity]).body[0])
     [
         {"keys": np.arange(3, dtype="u8")},
         {"priorities": np.zeros(5)},
+        {"probabilities": np.zeros(3)},
+        {"table_sizes": np.zeros(5, "u8")},
         {"chunk": numbers(0, 1, 2)},
         {"chunk": numbers(0, 1, 2, 4)},
         {"chunk": numbers(0, 1, 2, 2**32 - 1)},
@@ -484,12 +490,12 @@ BODY = bytes(experience_of([5] * 4).reply(WHOLE, [Template.identity]).body[0])
         {"schemas": [], "schema_of": None},
         {"schemas": [b""]},
         {"schemas": [Schema(COLUMNS[:2]).encode()]},
-        {"blobs": records()[:-1]},
-        {"blobs": records(stored_bytes=1)},
-        {"blobs": records(codec=3)},
-        {"blobs": records(flags=8)},
-        {"blobs": records(zero=1)},
-        {"blobs": records(flags=OMITTED)},
+        {"records": records()[:-1]},
+        {"records": records(stored_bytes=1)},
+        {"records": records(codec=3)},
+        {"records": records(flags=8)},
+        {"records": records(zero=1)},
+        {"records": records(flags=OMITTED)},
         {"body": [BODY[:-1]]},
         {"body": [BODY + b"\0"]},
         {"body": []},
@@ -498,14 +504,13 @@ BODY = bytes(experience_of([5] * 4).reply(WHOLE, [Template.identity]).body[0])
 )
 def test_a_reply_whose_parts_do_not_fit_is_refused(fields: dict[str, Any]) -> None:
     batch = changed(**fields)
-    for use in (batch.check, batch.stack, lambda: list(batch)):
+    for use in (lambda: batch.windows, batch.stack, lambda: list(batch)):
         with pytest.raises(DataError):
             use()
 
 
 def test_the_unchanged_reply_is_taken() -> None:
-    changed().check()
-    changed(body=[BODY, b""]).check()
+    assert len(changed().windows) == len(changed(body=[BODY, b""]).windows) == 4
 
 
 def test_a_small_reply_cannot_ask_for_endless_memory() -> None:
@@ -524,15 +529,16 @@ def test_a_small_reply_cannot_ask_for_endless_memory() -> None:
         rows=numbers(4),
         schemas=[Schema((column,)).encode()],
         schema_of=None,
-        blobs=records,
+        records=records,
         body=[payload],
     )
     with pytest.raises(DataError, match="more than the limit"):
         batch.stack()
     assert not batch.item(m - 1)[1][0].any()
     many = Template(tuple(OutputColumn((str(n),), 0, False, ((0, 2**20, 0),)) for n in range(5)))
+    other = dataclasses.replace(batch.shown, templates=[many.encode()])
     with pytest.raises(DataError, match="rows"):
-        dataclasses.replace(batch, templates=[many.encode()]).item(0)
+        ItemWindows(other).item(0)
 
 
 def test_rows_of_nothing_cannot_ask_for_endless_memory_either() -> None:
@@ -546,7 +552,7 @@ def test_rows_of_nothing_cannot_ask_for_endless_memory_either() -> None:
         rows=numbers(2**16),
         schemas=[Schema((column,)).encode()],
         schema_of=None,
-        blobs=records,
+        records=records,
         body=[payload],
     )
     for use in (batch.stack, lambda: batch.item(0)):
@@ -562,20 +568,20 @@ def test_a_damaged_reply_gives_arrays_or_a_data_error(data: st.DataObject) -> No
     assert window is not None
     template = draw_template(data.draw, experience, window)
     batch = experience.reply([window] * 2, [template], data.draw(st.sampled_from(["one", "each"])))
-    for name in data.draw(st.sets(st.sampled_from(["chunk", "chunks", "offset", "length", "rows", "blobs", "body"]))):
+    for name in data.draw(st.sets(st.sampled_from(["chunk", "chunks", "offset", "length", "rows", "records", "body"]))):
         if name == "body":
-            frames = [bytearray(frame) for frame in batch.body]
+            frames = [bytearray(frame) for frame in batch.shown.body]
             frame = data.draw(st.sampled_from(frames))
             if frame:
                 frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
-            batch.body = frames
-        elif name == "blobs":
+            batch.shown.body = frames
+        elif name == "records":
             field = data.draw(st.sampled_from(["stored_bytes", "codec", "flags"]))
-            place = data.draw(st.integers(0, len(batch.blobs) - 1))
+            place = data.draw(st.integers(0, len(batch.shown.records) - 1))
             small = st.sampled_from([0, 1, 2, DELTA | SPARSE, OMITTED])
-            batch.blobs[field][place] = data.draw(small | st.integers(0, 255))
+            batch.shown.records[field][place] = data.draw(small | st.integers(0, 255))
         else:
-            array = getattr(batch, name)
+            array = getattr(batch.shown, name)
             array[data.draw(st.integers(0, len(array) - 1))] = data.draw(st.integers(0, 12) | st.integers(0, 2**32 - 1))
     for use in (batch.stack, lambda: list(batch)):
         try:

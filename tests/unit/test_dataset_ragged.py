@@ -62,7 +62,7 @@ def replies(draw: st.DrawFn) -> tuple[list[SampledBatch], list[Item]]:
             continue
         if windows:
             part = experience.reply(windows, templates, draw(st.sampled_from(["one", "each"])))
-            part._checked().store.is_packed &= draw(st.booleans())
+            part.windows.store.is_packed &= draw(st.booleans())
             parts.append(part)
             expected += shown
     if not parts:

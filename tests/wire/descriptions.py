@@ -276,9 +276,14 @@ def of_reply(reply: client.Reply) -> Message:
                 "first_key": reply.first_key,
             }
         case client.SampleReply():
-            return {"op": "sample", "id": reply.id, **_of_shown(reply, ("probabilities", "table_sizes"))}
+            return {
+                "op": "sample",
+                "id": reply.id,
+                **_of_shown(reply.shown),
+                **_listed(reply, ("probabilities", "table_sizes")),
+            }
         case client.PeekReply():
-            return {"op": "peek", "id": reply.id, **_of_shown(reply, ("ages_s", "missing"))}
+            return {"op": "peek", "id": reply.id, **_of_shown(reply.shown), **_listed(reply, ("ages_s", "missing"))}
         case client.WhyReply():
             sides = [{k: v for k, v in asdict(side).items() if v is not None} for side in reply.waiting]
             return {
@@ -320,14 +325,18 @@ _SHOWN_ARRAYS = (
 )  # fmt: skip
 
 
-def _of_shown(reply: client.SampleReply | client.PeekReply, others: Sequence[str]) -> Message:
+def _of_shown(shown: client.ShownItems) -> Message:
     return {
-        **{name: getattr(reply, name).tolist() for name in (*_SHOWN_ARRAYS, *others)},
-        "templates": [template.hex() for template in reply.templates],
-        "schemas": [schema.hex() for schema in reply.schemas],
-        "blobs": _of_records(reply.records.tobytes()),
-        "body": b"".join(reply.body).hex(),
+        **_listed(shown, _SHOWN_ARRAYS),
+        "templates": [template.hex() for template in shown.templates],
+        "schemas": [schema.hex() for schema in shown.schemas],
+        "blobs": _of_records(shown.records.tobytes()),
+        "body": b"".join(shown.body).hex(),
     }
+
+
+def _listed(of: object, names: Sequence[str]) -> Message:
+    return {name: getattr(of, name).tolist() for name in names}
 
 
 def flattened(message: Message) -> Message:

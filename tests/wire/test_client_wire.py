@@ -257,18 +257,22 @@ def test_the_client_reads_a_sample_with_and_without_defaults() -> None:
         return reply
 
     plain = sampled()
-    assert plain.keys.tolist() == [4, 5]
-    assert plain.priorities.tolist() == [0.5, 1.0]
+    assert plain.shown.keys.tolist() == [4, 5]
+    assert plain.shown.priorities.tolist() == [0.5, 1.0]
     assert plain.probabilities.tolist() == [0.25, 0.75]
     assert plain.table_sizes.tolist() == [9, 9]
-    assert (plain.chunks.tolist(), plain.offset.tolist(), plain.length.tolist()) == ([1, 1], [0, 0], [2, 2])
-    assert (plain.templates, plain.template_of.tolist()) == ([b""], [0, 0])
-    assert plain.schema_of.tolist() == [0, 0]
-    assert plain.records["stored_bytes"].tolist() == [4, 4]
-    assert b"".join(plain.body) == b"abcdefgh"
+    assert (plain.shown.chunks.tolist(), plain.shown.offset.tolist(), plain.shown.length.tolist()) == (
+        [1, 1],
+        [0, 0],
+        [2, 2],
+    )
+    assert (plain.shown.templates, plain.shown.template_of.tolist()) == ([b""], [0, 0])
+    assert plain.shown.schema_of.tolist() == [0, 0]
+    assert plain.shown.records["stored_bytes"].tolist() == [4, 4]
+    assert b"".join(plain.shown.body) == b"abcdefgh"
     full = sampled(offset=np.array([0, 1]), templates=[b"", TEMPLATE], template_of=np.array([1, 0]))
-    assert full.offset.tolist() == [0, 1]
-    assert (full.templates, full.template_of.tolist()) == ([b"", TEMPLATE], [1, 0])
+    assert full.shown.offset.tolist() == [0, 1]
+    assert (full.shown.templates, full.shown.template_of.tolist()) == ([b"", TEMPLATE], [1, 0])
 
 
 @pytest.mark.parametrize(

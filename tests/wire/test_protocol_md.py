@@ -236,8 +236,8 @@ def test_the_snippet_reads_what_a_server_sends() -> None:
         header, *body = frames(next(v for v in vectors(group) if v["name"] == name))
         reply = decode_reply([header, *body])
         found = list(read(msgpack.unpackb(header), body))
-        assert [int(key) for key, _ in found] == reply.keys.tolist()  # type: ignore[union-attr]
-        for (_, columns), length in zip(found, reply.length.tolist(), strict=True):  # type: ignore[union-attr]
+        assert [int(key) for key, _ in found] == reply.shown.keys.tolist()  # type: ignore[union-attr]
+        for (_, columns), length in zip(found, reply.shown.length.tolist(), strict=True):  # type: ignore[union-attr]
             assert {len(values) for values in columns.values()} == {length}
     header, *body = frames(next(v for v in vectors("session") if v["name"] == "sample-reply"))
     [(_, columns)] = read(msgpack.unpackb(header), body)
