@@ -1,4 +1,4 @@
-"""What the command line asks of a daemon that runs: `info`, `why`, `peek`, `set`, `reset`, `ping`.
+"""What the command line asks of a daemon that runs: `info`, `why`, `peek`, `set`, `pause`, `resume`, `reset`, `ping`.
 
 Every command takes `--address` and, all but `ping`, `--timeout` and `--json`. Exit code 0 for an answer, 69 if nobody
 answers, 75 if not in time, 1 for a refusal, 2 for a misuse. Imports nothing heavy before a command runs.
@@ -39,6 +39,8 @@ SETTINGS = {
     "priority_exponent": "a number of at least 0",
 }
 """What settings may be that are never unlimited."""
+BOOLS = ("paused_inserts", "paused_samples")
+"""Settings that are yes or no."""
 MAX_WAIT_S = 1_000_000.0
 """A wait in milliseconds must fit into the C int that libzmq polls with."""
 
@@ -249,7 +251,7 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
         yield "  " + "  ".join([*cells, text])
 
 
-# --- set and reset ----------------------------------------------------------------------------------------------------
+# --- set, pause, resume and reset -------------------------------------------------------------------------------------
 
 
 def _changes(context: click.Context, argument: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
@@ -260,15 +262,15 @@ def _changes(context: click.Context, argument: click.Parameter, pairs: tuple[str
             raise click.BadParameter(f"expected KEY=VALUE, got {pair!r}")
         if name in changes:
             raise click.BadParameter(f"{name} is given twice")
-        changes[name] = _sides(text) if name == "paused" else _number(name, text)
+        changes[name] = _value(name, text)
     return changes
 
 
-def _sides(text: str) -> list[str]:
-    return [] if text in ("", "none") else text.split(",")
-
-
-def _number(name: str, text: str) -> int | float | None:
+def _value(name: str, text: str) -> int | float | bool | None:
+    if name in BOOLS:
+        if text not in ("yes", "no"):
+            raise click.BadParameter(f"{name} is yes or no, not {text!r}")
+        return text == "yes"
     if text == UNLIMITED and name not in SETTINGS:
         return None
     for kind in (int, float):
@@ -287,8 +289,43 @@ def set_(table: str, changes: dict[str, Any], address: str, timeout_s: float, as
     """Change settings of TABLE while it runs, all or none; without any, show them.
 
     Keys: max_size, max_times_sampled, samples_per_insert, min_size_to_sample, min_diff and max_diff ("unlimited" for no
-    bound), priority_exponent, paused (insert, sample, insert,sample or none). They last until the daemon ends.
+    bound), priority_exponent, paused_inserts and paused_samples (yes or no). They last until the daemon ends.
     """
+    _change(table, changes, address, timeout_s, as_json)
+
+
+SIDES = click.argument("sides", nargs=-1, type=click.Choice(["insert", "sample"]), metavar="[insert] [sample]")
+
+
+@click.command()
+@TABLE
+@SIDES
+@asking
+def pause(table: str, sides: tuple[str, ...], address: str, timeout_s: float, as_json: bool) -> None:
+    """Hold back inserts, samples or (no side named) both of TABLE, whatever its limiter says.
+
+    The other side stays as it is. Who waits stays in order; samples still end at their deadlines.
+    """
+    _change(table, _pauses(sides, True), address, timeout_s, as_json)
+
+
+@click.command()
+@TABLE
+@SIDES
+@asking
+def resume(table: str, sides: tuple[str, ...], address: str, timeout_s: float, as_json: bool) -> None:
+    """Let inserts, samples or (no side named) both of TABLE go on after a pause."""
+    _change(table, _pauses(sides, False), address, timeout_s, as_json)
+
+
+def _pauses(sides: tuple[str, ...], paused: bool) -> dict[str, Any]:
+    from replayd_client.inspection import PAUSES
+
+    return {PAUSES[side]: paused for side in sides or PAUSES}
+
+
+def _change(table: str, changes: dict[str, Any], address: str, timeout_s: float, as_json: bool) -> None:
+    """Change settings in one request, and show what became of them."""
     from replayd_client import inspection
 
     with _connected(address) as pool:
@@ -307,8 +344,8 @@ def set_(table: str, changes: dict[str, Any], address: str, timeout_s: float, as
 def _setting_text(value: Any) -> str:
     if value is None:
         return UNLIMITED
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -328,7 +365,7 @@ def reset(table: str, address: str, timeout_s: float, as_json: bool) -> None:
         click.echo(f"{table}: {_count(reply.removed, 'item')} removed")
 
 
-COMMANDS: tuple[click.Command, ...] = (info, ping, why, peek, set_, reset)
+COMMANDS: tuple[click.Command, ...] = (info, ping, why, peek, set_, pause, resume, reset)
 
 
 # --- what they share --------------------------------------------------------------------------------------------------

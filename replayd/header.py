@@ -92,7 +92,7 @@ class Header:
         return blobs
 
     def settings(self, name: str) -> Fields:
-        """A map of settings: integers, floats, nil for unlimited, and lists of names. Raises BadRequest for others."""
+        """A map of settings: integers, floats, bools, nil for unlimited. Raises BadRequest for others."""
         changes = self._fields.get(name)
         if not isinstance(changes, dict):
             raise BadMessage(f"{name} must be a map of settings")
@@ -160,5 +160,6 @@ _SETTING_KINDS: dict[str, Callable[[Any], bool]] = {
     "min_diff": lambda value: value is None or _is_number(value),
     "max_diff": lambda value: value is None or _is_number(value),
     "priority_exponent": _is_number,
-    "paused": lambda value: isinstance(value, list) and all(isinstance(side, str) for side in value),
+    "paused_inserts": lambda value: isinstance(value, bool),
+    "paused_samples": lambda value: isinstance(value, bool),
 }

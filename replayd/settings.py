@@ -14,10 +14,10 @@ from replayd.rate_limiters import RateLimiter
 from replayd.selectors import Prioritized
 from replayd.table import Table
 
-SIDES = ("insert", "sample")
-
 _LIMITER = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
-SETTINGS = ("max_size", "max_times_sampled", *_LIMITER, "priority_exponent", "paused")
+_PAUSES = {"paused_inserts": "insert", "paused_samples": "sample"}
+"""One setting for each side: who pauses one changes nothing about the other, whoever else is at it."""
+SETTINGS = ("max_size", "max_times_sampled", *_LIMITER, "priority_exponent", *_PAUSES)
 
 
 def settings_of(table: Table) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def settings_of(table: Table) -> dict[str, Any]:
     settings.update((name, getattr(table.limiter, name)) for name in _LIMITER)
     if isinstance(table.sampler, Prioritized):
         settings["priority_exponent"] = table.sampler.priority_exponent
-    settings["paused"] = sorted(table.paused)
+    settings.update((name, side in table.paused) for name, side in _PAUSES.items())
     return settings
 
 
@@ -51,13 +51,11 @@ def change_settings(table: Table, changes: Mapping[str, Any]) -> dict[str, Any]:
     sizes_change = not {"max_size", "min_size_to_sample"}.isdisjoint(changes)
     if sizes_change and wanted["max_size"] < wanted["min_size_to_sample"]:
         raise BadRequest(f"table {table.name!r}: with max_size below min_size_to_sample nothing could be sampled")
-    if not set(wanted["paused"]) <= set(SIDES):
-        raise BadRequest(f"paused must be among {', '.join(SIDES)}")
     # Nothing below refuses.
     for name in _LIMITER:
         setattr(table.limiter, name, getattr(limiter, name))
     if sampler is not None:
         table.replace_sampler(sampler)
-    table.paused = frozenset(wanted["paused"])
+    table.paused = frozenset(side for name, side in _PAUSES.items() if wanted[name])
     table.resize(wanted["max_size"], wanted["max_times_sampled"])
     return before

@@ -157,7 +157,7 @@ def _verdict(table: Table, sides: list[dict[str, Any]]) -> tuple[str, str]:
         return "flowing", "nobody waits"
     # Also when the paused side has no requests: whoever waits for it waits for an operator.
     if table.paused:
-        return "paused", "resume it: set paused to nothing"
+        return "paused", "an operator must resume it"
     if len(sides) == 2:
         inserts, samples = sides
         first = table.pending_samples[0]

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from replayd_client import inspection
 from replayd_client.bulk import BatchSenders, Rows, priorities_of, rows_of_batch, rows_of_step
-from replayd_client.chunk_log import MESSAGE_ITEMS, ChunkLog
-from replayd_client.connection import DEFAULT_TIMEOUT_MS, Encoder
+from replayd_client.codecs import WriterCodec
+from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.dataset import Dataset, plan_of
 from replayd_client.errors import DataError
 from replayd_client.inspection import Peeked, SetResult, Why
 from replayd_client.item_core import ItemCore
-from replayd_client.messages import InfoReply, Reply, ResetReply
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool, endpoint_of
 from replayd_client.prefetcher import Plan
@@ -30,7 +29,6 @@ from replayd_client.server_info import TableInfo, table_infos
 from replayd_client.signatures import TableDirectory
 from replayd_client.trajectory_writer import TrajectoryWriter
 from replayd_client.updates import MutateResult, mutate
-from replayd_client.wire import encode_info, encode_reset
 from replayd_client.writer import Writer
 from replayd_client.writer_core import CLOSE_TIMEOUT_MS, WriterCore
 
@@ -77,29 +75,35 @@ class Client:
         data: Any,
         priorities: Mapping[str, float | Literal["max"]],
         timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
+        *,
+        codec: WriterCodec = "auto",
     ) -> None:
         """Insert one step as an item of each table, and return when it is there.
 
         Items are trajectories of one step. The priority "max" is the largest in the table when the item enters, 1.0 if
-        that is empty; so too for `insert_batch` and for the writers' `create_item`.
+        that is empty; so too for `insert_batch` and for the writers' `create_item`. `codec` as for `writer`.
 
         Raises DataError, PriorityError, UnknownTableError, SignatureError; DeadlineExceededError if a limiter still
         holds an item back at the deadline: it stays queued at the server, and must not be inserted again.
         ConnectionLostError: `detail["trajectories_sent"]` is 0 if it never left.
         """
-        self._insert(rows_of_step(data), priorities_of(priorities, 1), timeout_ms)
+        self._insert(rows_of_step(data), priorities_of(priorities, 1), codec, timeout_ms)
 
     def insert_batch(
-        self, data: Any, priorities: Mapping[str, Any], timeout_ms: float | None = DEFAULT_TIMEOUT_MS
+        self,
+        data: Any,
+        priorities: Mapping[str, Any],
+        timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
+        *,
+        codec: WriterCodec = "auto",
     ) -> NDArray[np.uint64] | dict[str, NDArray[np.uint64]]:
         """Insert B trajectories of T steps, a nest of arrays [B, T, …], as B items of each table; return their keys.
 
         `priorities` gives each table a number, an array [B] or "max". Keys are u64[B], in a dict by table if there are
-        several tables. Large batches travel as several messages. Raises as `insert` does; the detail of a
-        DeadlineExceededError says how many trajectories were sent.
+        several tables. Large batches travel as several messages. `codec` as for `writer`. Raises as `insert` does.
         """
         rows = rows_of_batch(data)
-        keys = self._insert(rows, priorities_of(priorities, rows.count), timeout_ms)
+        keys = self._insert(rows, priorities_of(priorities, rows.count), codec, timeout_ms)
         return next(iter(keys.values())) if len(keys) == 1 else keys
 
     def writer(
@@ -108,17 +112,21 @@ class Client:
         chunk_length: int | Literal["auto"] = "auto",
         max_in_flight_items: int | None = 25,
         timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
+        *,
+        codec: WriterCodec = "auto",
     ) -> Writer:
         """A writer of items over the last steps, at most `max_sequence_length` of them.
 
         `chunk_length`: steps of a chunk, at most `max_sequence_length`; "auto" learns it (see `ChunkLength`).
         `max_in_flight_items`: items sent and not acknowledged (None: no limit but the window). `timeout_ms`: deadline
-        of a call that must wait for room. Raises DataError.
+        of a call that must wait for room. `codec`: "auto" compresses each column where that pays, as its first chunks
+        show; "raw" never does, which saves the trial with data that does not compress. Raises DataError.
         """
         _check_at_least_one("max_sequence_length", max_sequence_length)
         if max_in_flight_items is not None:
             _check_at_least_one("max_in_flight_items", max_in_flight_items)
-        return Writer(self._item_core(max_sequence_length, chunk_length, True, max_in_flight_items, timeout_ms))
+        core = self._item_core(max_sequence_length, chunk_length, codec, timeout_ms, max_in_flight_items)
+        return Writer(core)
 
     def trajectory_writer(
         self,
@@ -127,14 +135,16 @@ class Client:
         chunk_length: int | Literal["auto"] = "auto",
         validate_items: bool = True,
         timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
+        codec: WriterCodec = "auto",
     ) -> TrajectoryWriter:
         """A writer of items that show any of the last `num_keep_alive_refs` steps.
 
-        `chunk_length` and `timeout_ms` as for `writer`. `validate_items`: compare items with the tables' signatures
-        when they are created; without it the server alone does, and a later call raises its refusal. Raises DataError.
+        `chunk_length`, `timeout_ms`, `codec` as for `writer`. `validate_items`: compare items with signatures when they
+        are created; without it the server alone does, and a later call raises its refusal. Raises DataError.
         """
         _check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
-        return TrajectoryWriter(self._item_core(num_keep_alive_refs, chunk_length, validate_items, None, timeout_ms))
+        core = self._item_core(num_keep_alive_refs, chunk_length, codec, timeout_ms, validate_items=validate_items)
+        return TrajectoryWriter(core)
 
     def structured_writer(
         self,
@@ -142,17 +152,18 @@ class Client:
         *,
         chunk_length: int | Literal["auto"] = "auto",
         timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
+        codec: WriterCodec = "auto",
     ) -> StructuredWriter:
         """A writer that makes items by itself, as the configs say (see `replayd_client.structured`).
 
-        It keeps as many steps as the longest pattern reaches back; `chunk_length` and `timeout_ms` as for `writer`.
-        Raises DataError for no configs, TypeError for something else among them.
+        It keeps as many steps as the longest pattern reaches back; `chunk_length`, `timeout_ms`, `codec` as for
+        `writer`. Raises DataError for no configs, TypeError for something else among them.
         """
         from replayd_client.structured_writer import StructuredWriter, checked_configs
 
         configs = checked_configs(configs)
         reach = max(config.reach for config in configs)
-        return StructuredWriter(self._item_core(reach, chunk_length, True, None, timeout_ms), configs)
+        return StructuredWriter(self._item_core(reach, chunk_length, codec, timeout_ms), configs)
 
     def vector_writer(
         self,
@@ -163,17 +174,18 @@ class Client:
         autoreset_mode: Any = "next_step",
         chunk_length: int | Literal["auto"] = "auto",
         timeout_ms: float | None = DEFAULT_TIMEOUT_MS,
+        codec: WriterCodec = "auto",
     ) -> VectorWriter:
         """A writer of the steps of `num_envs` environments in lock-step, one call a step for all of them.
 
         `items`: what is made of each episode. `observations`: the columns (a key of the step, or a path) that are known
         before an action is taken, and so in the row that closes an episode; () if steps have their next observation.
         `autoreset_mode`: "next_step", "same_step" or "disabled", as `envs.metadata["autoreset_mode"]` of Gymnasium.
-        `chunk_length`: steps of a chunk, about. `timeout_ms` as for `writer`. Raises DataError.
+        `chunk_length`: steps of a chunk, about. `timeout_ms` and `codec` as for `writer`. Raises DataError.
         """
         from replayd_client.vector_writer import VectorWriter
 
-        settings = (observations, autoreset_mode, chunk_length, timeout_ms)
+        settings = (observations, autoreset_mode, chunk_length, codec, timeout_ms)
         writer = VectorWriter(self._pool, self._pacer, self._directory, num_envs, items, *settings)
         self._writers.add(writer.core)
         return writer
@@ -277,9 +289,7 @@ class Client:
 
         Raises UnknownTableError, ConnectionLostError and, if it may have been done, DeadlineExceededError.
         """
-        reply = self._call("reset", lambda request_id: encode_reset(request_id, table), deadline_after(timeout_ms))
-        assert isinstance(reply, ResetReply), "reset is answered by reset"
-        return reply.removed
+        return inspection.reset(self._pool, table, deadline_after(timeout_ms))
 
     def why(self, table: str, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> Why:
         """Who waits at a table for what, since when, and a verdict; `print` it. Raises UnknownTableError."""
@@ -308,18 +318,18 @@ class Client:
     def set(self, table: str, *, timeout_ms: float | None = DEFAULT_TIMEOUT_MS, **settings: Any) -> SetResult:
         """Change settings of a live table, all or none; return the settings before and after.
 
-        `max_size`, `max_times_sampled`, `samples_per_insert`, `min_size_to_sample`, `min_diff` and `max_diff` (None is
-        unlimited), `priority_exponent`, `paused` (sides): see protocol.md §6.9. Without settings it only tells them.
-        Raises DataError for a setting that the table does not have or a value that makes no sense, UnknownTableError.
+        `max_size`, `max_times_sampled`, `samples_per_insert`, `min_size_to_sample`, `min_diff` and `max_diff` (None:
+        unlimited), `priority_exponent`, `paused_inserts`, `paused_samples` (protocol.md §6.9); without any it only
+        tells. Raises DataError for a setting the table does not have or a value without sense, UnknownTableError.
         """
         return inspection.change(self._pool, table, settings, deadline_after(timeout_ms))
 
     def pause(self, table: str, *sides: str, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> SetResult:
         """Hold back inserts ("insert"), samples ("sample") or both (no side named), whatever the limiter says.
 
-        A side that is paused already stays so. Requests wait until `resume`, samples at most until their deadlines.
-        Returns the settings before and after. Raises DataError for other sides, UnknownTableError; ConnectionLostError,
-        DeadlineExceededError.
+        The other side stays as it is, whoever else is at it. Requests wait until `resume`, samples at most until their
+        deadlines. Returns the settings before and after. Raises DataError for other sides, UnknownTableError;
+        ConnectionLostError, DeadlineExceededError.
         """
         return inspection.pause(self._pool, table, sides, deadline_after(timeout_ms))
 
@@ -330,14 +340,14 @@ class Client:
     def server_info(self, timeout: float | None = DEFAULT_TIMEOUT_MS / 1000) -> dict[str, TableInfo]:
         """State of all tables by name. `timeout` is in seconds, None for ever. Raises as `info` does."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        return table_infos(self._info(deadline), self._directory.hello(deadline, refresh=True))
+        return table_infos(inspection.info(self._pool, deadline), self._directory.hello(deadline, refresh=True))
 
     def info(self, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> Mapping[str, Any]:
         """All that the server says of itself: tables, chunks, streams, peers and counters, as in protocol.md §11.
 
         Raises ConnectionLostError if there is no server at the deadline, DeadlineExceededError if it does not answer.
         """
-        return self._info(deadline_after(timeout_ms))
+        return inspection.info(self._pool, deadline_after(timeout_ms))
 
     # Life.
 
@@ -367,37 +377,25 @@ class Client:
     # Helpers.
 
     def _insert(
-        self, rows: Rows, priorities: dict[str, NDArray[np.float64]], timeout_ms: float | None
+        self, rows: Rows, priorities: dict[str, NDArray[np.float64]], codec: WriterCodec, timeout_ms: float | None
     ) -> dict[str, NDArray[np.uint64]]:
         deadline = deadline_after(timeout_ms)
         for table in priorities:
             self._directory.check(table, rows.shown, deadline)
-        sender = self._batches.take(rows.schema)
-        try:
-            return sender.insert(rows, priorities, deadline)
-        finally:
-            self._batches.give_back(sender)
+        return self._batches.insert(rows, priorities, codec, deadline)
 
     def _item_core(
         self,
         keep_rows: int,
         chunk_length: int | Literal["auto"],
-        validate_items: bool,
-        max_in_flight_items: int | None,
+        codec: WriterCodec,
         timeout_ms: float | None,
+        max_in_flight_items: int | None = None,
+        *,
+        validate_items: bool = True,
     ) -> ItemCore:
-        if chunk_length != "auto" and not 1 <= chunk_length <= keep_rows:
-            raise DataError(f"chunk_length must be between 1 and the {keep_rows} steps kept, got {chunk_length}")
-        message_items = MESSAGE_ITEMS if max_in_flight_items is None else max_in_flight_items
-        core = ItemCore(
-            self._pool,
-            self._pacer,
-            self._directory,
-            ChunkLog(keep_rows, None if chunk_length == "auto" else chunk_length, message_items),
-            validate_items=validate_items,
-            max_in_flight_items=max_in_flight_items,
-            timeout_ms=timeout_ms,
-        )
+        settings = (keep_rows, chunk_length, codec, timeout_ms, max_in_flight_items, validate_items)
+        core = ItemCore(self._pool, self._pacer, self._directory, *settings)
         self._writers.add(core)
         return core
 
@@ -413,15 +411,6 @@ class Client:
         dataset = Dataset(self._pool, plan, decode)
         self._datasets.add(dataset)
         return dataset
-
-    def _info(self, deadline: float | None) -> Mapping[str, Any]:
-        reply = self._call("info", encode_info, deadline)
-        assert isinstance(reply, InfoReply), "info is answered by info"
-        return {key: value for key, value in reply.fields.items() if key not in ("v", "op", "id")}
-
-    def _call(self, what: str, encode: Encoder, deadline: float | None) -> Reply:
-        with self._pool.connection() as connection:
-            return connection.call(what, encode, deadline)
 
     def _forget(self) -> None:
         self._pacer.forget()

@@ -1,4 +1,5 @@
-"""A live table from the outside: who waits there and why, items looked at without drawing them, settings changed.
+"""A live table from the outside: who waits there and why, items looked at without drawing them, settings changed, all
+items removed.
 
 Owns what these calls return, and their text for people. Nothing here inserts, draws or waits for a limiter.
 """
@@ -14,13 +15,14 @@ from numpy.typing import NDArray
 
 from replayd_client.connection import Encoder
 from replayd_client.errors import BadRequestError, DataError, ProtocolError
-from replayd_client.messages import PeekReply, Reply, SetReply, WaitingSide, WhyReply
+from replayd_client.messages import InfoReply, PeekReply, Reply, ResetReply, SetReply, WaitingSide, WhyReply
 from replayd_client.pool import ConnectionPool
 from replayd_client.structure import Structure
 from replayd_client.updates import keys_of
-from replayd_client.wire import encode_peek, encode_set, encode_why
+from replayd_client.wire import encode_info, encode_peek, encode_reset, encode_set, encode_why
 
-SIDES = ("insert", "sample")
+PAUSES = {"insert": "paused_inserts", "sample": "paused_samples"}
+"""The setting that holds back each side."""
 PEEK_KEYS = 1024
 """Keys of one peek; more go in several."""
 
@@ -150,6 +152,20 @@ def peek_first(pool: ConnectionPool, table: str, order: str, n: int, deadline: f
     return Peeked(tuple(_items(reply)), reply.missing)
 
 
+def info(pool: ConnectionPool, deadline: float | None) -> Mapping[str, Any]:
+    """All that the server says of itself."""
+    reply = _call(pool, "info", encode_info, deadline)
+    assert isinstance(reply, InfoReply), "info is answered by info"
+    return {key: value for key, value in reply.fields.items() if key not in ("v", "op", "id")}
+
+
+def reset(pool: ConnectionPool, table: str, deadline: float | None) -> int:
+    """Remove all items; return how many there were."""
+    reply = _call(pool, "reset", lambda request_id: encode_reset(request_id, table), deadline)
+    assert isinstance(reply, ResetReply), "reset is answered by reset"
+    return reply.removed
+
+
 def change(pool: ConnectionPool, table: str, settings: Mapping[str, Any], deadline: float | None) -> SetResult:
     """Change settings, all or none. Raises DataError for one that there is not or a value that makes no sense."""
     changes = {name: _plain(name, value) for name, value in settings.items()}
@@ -162,20 +178,13 @@ def change(pool: ConnectionPool, table: str, settings: Mapping[str, Any], deadli
 
 
 def pause(pool: ConnectionPool, table: str, sides: Sequence[str], deadline: float | None) -> SetResult:
-    """Hold back these sides (none: both) besides those that are."""
-    paused = set(_checked_sides(sides or SIDES))
-    if len(paused) < len(SIDES):
-        paused |= set(change(pool, table, {}, deadline).before["paused"])
-    return change(pool, table, {"paused": sorted(paused)}, deadline)
+    """Hold back these sides (none: both); the others stay as they are."""
+    return change(pool, table, dict.fromkeys(_pauses(sides), True), deadline)
 
 
 def resume(pool: ConnectionPool, table: str, sides: Sequence[str], deadline: float | None) -> SetResult:
-    """Let these sides (none: both) go on."""
-    resumed = set(_checked_sides(sides or SIDES))
-    paused: set[str] = set()
-    if len(resumed) < len(SIDES):
-        paused = set(change(pool, table, {}, deadline).before["paused"]) - resumed
-    return change(pool, table, {"paused": sorted(paused)}, deadline)
+    """Let these sides (none: both) go on; the others stay as they are."""
+    return change(pool, table, dict.fromkeys(_pauses(sides), False), deadline)
 
 
 def _call(pool: ConnectionPool, what: str, encode: Encoder, deadline: float | None) -> Reply:
@@ -206,19 +215,19 @@ def _plain(name: str, value: Any) -> Any:
     """A setting's value as the wire has it."""
     if isinstance(value, np.generic):
         value = value.item()
-    if name == "paused":
-        return list(_checked_sides([value] if isinstance(value, str) else value))
     if value is None or isinstance(value, float):
         return value
-    if isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63:
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
         return value
-    raise DataError(f"setting {name} is a number, or None where it may be unlimited, not {value!r}")
+    raise DataError(f"setting {name} is a number, a bool, or None where it may be unlimited, not {value!r}")
 
 
-def _checked_sides(sides: Any) -> Sequence[str]:
-    if not isinstance(sides, Sequence | set | frozenset) or not set(sides) <= set(SIDES):
-        raise DataError(f"sides are {' and '.join(map(repr, SIDES))}, not {sides!r}")
-    return [side for side in SIDES if side in sides]
+def _pauses(sides: Sequence[str]) -> Iterator[str]:
+    """The settings of these sides (none: both)."""
+    for side in sides or PAUSES:
+        if side not in PAUSES:
+            raise DataError(f"sides are {' and '.join(map(repr, PAUSES))}, not {side!r}")
+        yield PAUSES[side]
 
 
 def _side_text(side: WaitingSide) -> str:

@@ -94,12 +94,12 @@ def test_set_changes_shows_and_logs_settings(start_daemon: StartDaemon, connect:
     daemon = start_daemon(*QUEUE)
     peer = connect(daemon)
     fill_queue(peer)
-    lines = said(daemon, "set", "q", "max_diff=unlimited", "max_size=50", "paused=sample").splitlines()
+    lines = said(daemon, "set", "q", "max_diff=unlimited", "max_size=50", "paused_samples=yes").splitlines()
     assert lines[0] == "q"
     assert [line.split(maxsplit=1) for line in lines[1:]] == [
         ["max_size", "2 -> 50"],
         ["max_diff", "2 -> unlimited"],
-        ["paused", "none -> sample"],
+        ["paused_samples", "no -> yes"],
     ]
     header, _ = peer.receive()
     assert header["items"] == 1, "what waited is in"
@@ -111,12 +111,30 @@ def test_set_changes_shows_and_logs_settings(start_daemon: StartDaemon, connect:
         "min_size_to_sample": "1",
         "min_diff": "0",
         "max_diff": "unlimited",
-        "paused": "sample",
+        "paused_inserts": "no",
+        "paused_samples": "yes",
     }
     assert "it was so already" in said(daemon, "set", "q", "max_size=50")
-    found = said_json(daemon, "set", "q", "min_diff=-2.5", "paused=none")
-    assert (found["before"]["paused"], found["after"]["paused"], found["after"]["min_diff"]) == (["sample"], [], -2.5)
+    found = said_json(daemon, "set", "q", "min_diff=-2.5", "paused_samples=no")
+    assert [found[when]["paused_samples"] for when in ("before", "after")] == [True, False]
+    assert found["after"]["min_diff"] == -2.5
     assert "max_size 2 -> 50" in daemon.output()
+
+
+def test_a_side_is_paused_and_resumed_and_the_other_stays_as_it_is(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(*QUEUE)
+
+    def paused(*command: str) -> list[bool]:
+        after = said_json(daemon, *command)["after"]
+        return [after["paused_inserts"], after["paused_samples"]]
+
+    assert said(daemon, "pause", "q", "sample").splitlines()[1].split() == ["paused_samples", "no", "->", "yes"]
+    assert paused("pause", "q", "insert") == [True, True]
+    assert paused("resume", "q", "sample") == [True, False]
+    assert "it was so already" in said(daemon, "resume", "q", "sample")
+    assert paused("resume", "q") == [False, False]
+    assert paused("pause", "q", "insert", "sample") == [True, True]
+    assert asked(daemon, "pause", "q", "update").returncode == 2
 
 
 @pytest.mark.parametrize("pair", ["max_size", "=3", "max_size=many", "max_size=1=2"])
@@ -135,6 +153,7 @@ def test_a_change_that_is_none_is_a_usage_error(pair: str) -> None:
         ("min_size_to_sample=many", "min_size_to_sample is an integer of at least 1, not 'many'"),
         ("priority_exponent=unlimited", "priority_exponent is a number of at least 0"),
         ("max_diff=many", "max_diff is a number or 'unlimited', not 'many'"),
+        ("paused_inserts=both", "paused_inserts is yes or no, not 'both'"),
     ],
 )
 def test_a_value_that_cannot_be_is_told_what_can(pair: str, said: str) -> None:
@@ -155,7 +174,7 @@ def test_refusals_are_told_and_change_nothing(start_daemon: StartDaemon) -> None
         (["max_size=9", "samples_per_insert=0"], "samples_per_insert"),
         (["max_size=0"], "max_size"),
         (["priority_exponent=1"], "priority_exponent"),
-        (["paused=everything"], "everything"),
+        (["paused=1"], "paused"),
     ):
         ended = asked(daemon, "set", "q", *changes)
         assert ended.returncode == 1
@@ -177,7 +196,7 @@ def test_reset_empties_a_table(start_daemon: StartDaemon, connect: ConnectPeer) 
 def test_info_tells_of_paused_sides_and_bytes(start_daemon: StartDaemon, connect: ConnectPeer) -> None:
     daemon = start_daemon(*PER)
     connect(daemon).insert("per")
-    said(daemon, "set", "per", "paused=insert,sample")
+    said(daemon, "pause", "per")
     text = said(daemon, "info")
     assert "1 of at most 100; 4 B of 1 episode" in text
     assert "paused   insert, sample" in text
@@ -185,7 +204,7 @@ def test_info_tells_of_paused_sides_and_bytes(start_daemon: StartDaemon, connect
 
 # --- how they end -----------------------------------------------------------------------------------------------------
 
-EACH = [["why", "t"], ["peek", "t"], ["set", "t", "max_size=3"], ["reset", "t"]]
+EACH = [["why", "t"], ["peek", "t"], ["set", "t", "max_size=3"], ["pause", "t"], ["resume", "t"], ["reset", "t"]]
 
 
 @pytest.mark.parametrize("command", EACH, ids=lambda command: command[0])

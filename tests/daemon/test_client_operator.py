@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import replayd
 from replayd import rate_limiters, selectors
-from replayd_client import Client, errors, structured
+from replayd_client import Client, SetResult, errors, structured
 from replayd_client.vector_items import VectorItem
 from tests.daemon.embedded import fifo, uniform, until
 
@@ -169,8 +170,9 @@ def test_a_refused_set_changes_nothing(serve: Any, client_of: Any) -> None:
         {"max_diff": math.inf},
         {"min_diff": 3, "max_diff": 2},
         {"priority_exponent": -1},
-        {"paused": "all"},
-        {"paused": 5},
+        {"paused_inserts": "all"},
+        {"paused_samples": 5},
+        {"paused_samples": None},
     ):
         with pytest.raises(ValueError) as refused:
             client.set("t", **{"max_times_sampled": 5, **changes})
@@ -183,21 +185,53 @@ def test_a_refused_set_changes_nothing(serve: Any, client_of: Any) -> None:
 
 def test_sides_are_paused_and_resumed_one_by_one_or_together(serve: Any, client_of: Any) -> None:
     client = client_of(serve(uniform("t")))
-    assert client.pause("t", "sample").after["paused"] == ["sample"]
-    assert client.pause("t", "insert").after["paused"] == ["insert", "sample"]
-    assert client.resume("t", "sample").after["paused"] == ["insert"]
+    assert paused_of(client.pause("t", "sample")) == (False, True)
+    assert paused_of(client.pause("t", "insert")) == (True, True)
+    assert paused_of(client.resume("t", "sample")) == (True, False)
     with pytest.raises(errors.DeadlineExceededError):
         client.insert(1, {"t": 1.0}, timeout_ms=50)
     assert client.why("t").verdict == "paused"
     assert "paused: insert" in str(client.why("t"))
-    assert client.resume("t").after["paused"] == []
+    assert paused_of(client.resume("t")) == (False, False)
     until(lambda: client.server_info()["t"].current_size == 1)
-    assert client.pause("t").after["paused"] == ["insert", "sample"]
+    assert paused_of(client.pause("t")) == (True, True)
     with pytest.raises(errors.DeadlineExceededError) as late:
         client.sample_batch("t", 1, timeout_ms=50)
     assert (late.value.detail["blocked_by"], late.value.detail["who_must_act"]) == ("paused", "operator")
     with pytest.raises(errors.DataError, match="sides"):
         client.pause("t", "samples")
+
+
+def paused_of(result: SetResult) -> tuple[bool, bool]:
+    """Whether inserts and samples are held back after a change."""
+    return result.after["paused_inserts"], result.after["paused_samples"]
+
+
+def test_a_pause_of_one_side_is_one_request(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(uniform("t")))
+    client.why("t")  # The connection has said hello.
+    before = client.info()["counters"]["requests"]
+    client.pause("t", "insert")
+    client.resume("t", "insert")
+    assert client.info()["counters"]["requests"] == before + 3
+
+
+def test_operators_who_pause_opposite_sides_at_once_do_not_undo_each_other(serve: Any, client_of: Any) -> None:
+    server = serve(uniform("t"))
+    both = threading.Barrier(2)
+
+    def operate(client: Client, side: str) -> list[tuple[bool, bool]]:
+        seen = []
+        for call in (client.pause, client.resume) * 20:
+            both.wait(timeout=60)
+            call("t", side)
+            both.wait(timeout=60)
+            seen.append(paused_of(client.set("t")))
+        return seen
+
+    with ThreadPoolExecutor(2) as threads:
+        operators = [threads.submit(operate, client_of(server), side) for side in ("insert", "sample")]
+    assert [operator.result() for operator in operators] == [[(True, True), (False, False)] * 20] * 2
 
 
 # --- the recipe of the README and of protocol.md §7.1 -----------------------------------------------------------------
@@ -209,10 +243,10 @@ def test_a_table_is_preloaded_past_its_limiter(serve: Any, client_of: Any) -> No
         client.insert_batch(np.zeros((6, 1)), {"t": 1.0}, timeout_ms=50)
     client.reset("t")
     until(lambda: client.server_info()["t"].current_size == 1)  # What waited came in with the reset.
-    before = client.set("t", max_diff=None, paused=["sample"]).before
+    before = client.set("t", max_diff=None, paused_samples=True).before
     client.insert_batch(np.zeros((500, 1)), {"t": 1.0}, timeout_ms=None)
     shift = 500 * before["samples_per_insert"]
-    client.set("t", min_diff=before["min_diff"] + shift, max_diff=before["max_diff"] + shift, paused=[])
+    client.set("t", min_diff=before["min_diff"] + shift, max_diff=before["max_diff"] + shift, paused_samples=False)
     why = client.why("t")
     assert (why.verdict, why.size, why.limiter["cursor"]) == ("flowing", 501, 2.0 + shift)
     # As before the preload: (10 - 2) / 2 inserts pass, and from there 20 samples.

@@ -41,6 +41,7 @@ TABLES = {
     "shrunk": 'sampler = "max_heap"',
     "flattened": 'sampler = { type = "prioritized", priority_exponent = 1.0 }',
     "paused": "",
+    "opposite": "",
     "deadline": "",
     "windows": "",
     "at max": "",
@@ -113,9 +114,9 @@ def test_every_documented_verdict_is_given_for_what_it_says(
     actor.send("hello")
     actor.receive()
     assert verdict() == "deadlock"
-    change(peer, "verdicts", paused=["insert"])
+    change(peer, "verdicts", paused_inserts=True)
     assert verdict() == "paused"
-    change(peer, "verdicts", paused=[], min_diff=-1)
+    change(peer, "verdicts", paused_inserts=False, min_diff=-1)
     header, _ = learner.receive()
     assert len(numbers(header, "keys", "<u8")) == 5
     header, _ = actor.receive()
@@ -262,14 +263,16 @@ def test_a_refused_set_changes_nothing(peer: Peer) -> None:
         {"max_diff": float("inf")},
         {"priority_exponent": 3.5},
         {"priority_exponent": "1"},
-        {"paused": ["update"]},
-        {"paused": "sample"},
+        {"paused_samples": 1},
+        {"paused_samples": None},
+        {"paused_inserts": "yes"},
+        {"paused": ["sample"]},
         {"size": 5},
     ]
     for changes in refused:
         code, detail = error(peer.ask("set", table="refusals", changes={"max_times_sampled": 7, **changes}))
         assert code == "bad_request", changes
-        assert ("settings" in detail) == ("size" in changes)
+        assert ("settings" in detail) == ("size" in changes or "paused" in changes)
     code, detail = error(peer.ask("set", table="plain", changes={"max_size": 5, "priority_exponent": 1.0}))
     assert (code, "priority_exponent" in detail["settings"]) == ("bad_request", False)
     assert error(peer.ask("set", table="refusals", changes=[]))[0] == "bad_message"
@@ -307,7 +310,8 @@ def test_a_new_exponent_changes_probabilities(peer: Peer) -> None:
 
 def test_paused_sides_wait_whatever_the_limiter_says(connect: ConnectPeer, server: DaemonProcess, peer: Peer) -> None:
     actor, learner, stream = connect(server), connect(server), Stream()
-    assert change(peer, "paused", paused=["sample", "insert"])["paused"] == ["insert", "sample"]
+    after = change(peer, "paused", paused_samples=True, paused_inserts=True)
+    assert (after["paused_inserts"], after["paused_samples"]) == (True, True)
     send_insert(actor, stream.one("paused", 1.0))
     learner.send("sample", table="paused", n=1, timeout_ms=60_000)
     assert nothing_has_come(actor, by=peer)
@@ -316,20 +320,32 @@ def test_paused_sides_wait_whatever_the_limiter_says(connect: ConnectPeer, serve
     assert (why["verdict"], why["paused"]) == ("paused", ["insert", "sample"])
     assert [(side["blocked_by"], side["who_must_act"]) for side in why["waiting"]] == [("paused", "operator")] * 2
     assert not any("needs_samples" in side or "needs_inserts" in side for side in why["waiting"])
-    change(peer, "paused", paused=["sample"])
+    change(peer, "paused", paused_inserts=False)
     header, _ = actor.receive()
     assert header["items"] == 1
     assert nothing_has_come(learner, by=peer)
-    change(peer, "paused", paused=[])
+    change(peer, "paused", paused_samples=False)
     header, _ = learner.receive()
     assert len(numbers(header, "keys", "<u8")) == 1
     blocked_s = table_info(peer, "paused")["blocked_s"]
     assert blocked_s["sample"] >= blocked_s["insert"] > 0
 
 
+def test_operators_who_pause_opposite_sides_at_once_do_not_undo_each_other(
+    connect: ConnectPeer, server: DaemonProcess, peer: Peer
+) -> None:
+    one, other = connect(server), connect(server)
+    for paused in (True, False):
+        # Both are on their way before either is answered; neither has seen what the other did.
+        one.send("set", table="opposite", changes={"paused_inserts": paused})
+        other.send("set", table="opposite", changes={"paused_samples": paused})
+        assert all("error" not in operator.receive()[0] for operator in (one, other))
+        assert peer.ask("why", table="opposite")["paused"] == (["insert", "sample"] if paused else [])
+
+
 def test_a_sample_of_a_paused_table_ends_at_its_deadline_with_the_reason(peer: Peer) -> None:
     insert_each(peer, Stream(), "deadline", 1.0)
-    change(peer, "deadline", paused=["sample"])
+    change(peer, "deadline", paused_samples=True)
     header, _ = sample(peer, table="deadline", n=1, timeout_ms=0)
     code, detail = error(header)
     assert (code, detail["blocked_by"], detail["who_must_act"]) == ("timeout", "paused", "operator")
@@ -352,7 +368,7 @@ def test_a_table_is_preloaded_and_goes_on_as_if_the_data_had_always_been_there(
     connect: ConnectPeer, server: DaemonProcess, peer: Peer
 ) -> None:
     actor, learner, stream = connect(server), connect(server), Stream()
-    reply = peer.ask("set", table="preload", changes={"max_diff": None, "paused": ["sample"]})
+    reply = peer.ask("set", table="preload", changes={"max_diff": None, "paused_samples": True})
     band = {name: reply["before"][name] for name in ("min_diff", "max_diff")}
     learner.send("sample", table="preload", n=1, timeout_ms=60_000)
     preloaded = 20
@@ -362,7 +378,7 @@ def test_a_table_is_preloaded_and_goes_on_as_if_the_data_had_always_been_there(
     limiter = peer.ask("why", table="preload")["limiter"]
     assert (limiter["cursor"], limiter["samples"]) == (preloaded * limiter["samples_per_insert"], 0)
     shifted = {name: bound + preloaded * limiter["samples_per_insert"] for name, bound in band.items()}
-    after = change(peer, "preload", paused=[], **shifted)
+    after = change(peer, "preload", paused_samples=False, **shifted)
     assert {name: after[name] for name in shifted} == shifted
     # As in a new table: the band is 6 wide, so three inserts pass before a sample must, and then six samples do.
     assert nothing_has_come(learner, by=peer)

@@ -47,7 +47,7 @@ AGAINST_IT = [
     "replayd why replay",
     "replayd peek replay --newest 5",
     "replayd set replay max_size=200000",
-    "replayd set replay paused=sample",
+    "replayd pause replay sample",
 ]
 
 
@@ -60,7 +60,9 @@ def test_every_command_of_the_readme_is_run_by_a_test() -> None:
 def test_the_daemon_of_the_readme_serves_and_is_inspected(start_daemon: StartDaemon) -> None:
     # The commands run as they stand; only the port is a free one.
     daemon = start_daemon(*shlex.split(SERVE)[2:])
-    variables = {f"REPLAYD_{command}_ADDRESS": daemon.address for command in ("PING", "INFO", "WHY", "PEEK", "SET")}
+    variables = {
+        f"REPLAYD_{command}_ADDRESS": daemon.address for command in ("PING", "INFO", "WHY", "PEEK", "SET", "PAUSE")
+    }
     said = [
         subprocess.run(
             [sys.executable, "-m", *shlex.split(command)],
@@ -77,7 +79,7 @@ def test_the_daemon_of_the_readme_serves_and_is_inspected(start_daemon: StartDae
     assert "flowing" in said[2]
     assert "0 items" in said[3]
     assert "100000 -> 200000" in said[4]
-    assert "none -> sample" in said[5]
+    assert "no -> yes" in said[5]
 
 
 def test_the_daemon_of_the_readme_serves_a_network(start_daemon: StartDaemon) -> None:

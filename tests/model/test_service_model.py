@@ -220,7 +220,8 @@ class ServiceMachine(RuleBasedStateMachine):
             "max_size": max_size,
             "max_times_sampled": max_times_sampled,
             "max_diff": max_diff,
-            "paused": paused,
+            "paused_inserts": "insert" in paused,
+            "paused_samples": "sample" in paused,
         }
         self.service.handle("operator", "set", Set(self._id(), name, changes), self.now)
         (_, reply), *others = self.service.drain()

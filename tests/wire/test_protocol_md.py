@@ -94,7 +94,7 @@ def busy_service() -> Service:
         assert service.handle("actor", *decode([msgpack.packb(fields), body]), now=1.0) is None
     sample = msgpack.packb({"v": 1, "op": "sample", "id": 1, "table": "replay", "n": 1})
     assert service.handle("learner", *decode([sample]), now=1.5) is None
-    pause = msgpack.packb({"v": 1, "op": "set", "id": 1, "table": "per", "changes": {"paused": ["sample"]}})
+    pause = msgpack.packb({"v": 1, "op": "set", "id": 1, "table": "per", "changes": {"paused_samples": True}})
     assert service.handle("operator", *decode([pause]), now=1.5) is None
     service.drain()
     return service
