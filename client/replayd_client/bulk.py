@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client.chunk import PACKED_PAYLOAD_BYTES
-from replayd_client.codecs import ColumnCodec, encode_chunk
+from replayd_client.codecs import ColumnCodec, WriterCodec, check_writer_codec, encode_chunk
 from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array
 from replayd_client.errors import (
     ConnectionLostError,
@@ -117,25 +117,27 @@ def priorities_of(priorities: Mapping[str, Any], count: int) -> dict[str, NDArra
 
 
 class BatchSender:
-    """An insert stream for batches, used by one call at a time; the pacer looks after what a call left behind."""
+    """An insert stream for batches of one schema and codec, used by one call at a time; the pacer looks after what a
+    call left behind."""
 
-    def __init__(self, pool: ConnectionPool, pacer: Pacer) -> None:
+    def __init__(self, pool: ConnectionPool, pacer: Pacer, schema: Schema, codec: WriterCodec) -> None:
         self._sender = Sender(pool)
         self._pacer = pacer
         self._lock = threading.Lock()
         self._next_chunk = 0
-        self._schema: Schema | None = None
-        self._schema_blob = b""
-        self._codecs: list[ColumnCodec] = []
+        self._schema = schema
+        self._codec = codec
+        self._schema_blob = schema.encode()
+        self._codecs = [ColumnCodec(column, codec) for column in schema.columns]
 
     @property
     def is_idle(self) -> bool:
         """Whether everything has been acknowledged."""
         return not self._sender.stream.unacknowledged_messages
 
-    def accepts(self, schema: Schema) -> bool:
-        """Whether data of this schema may go on this stream: schemas of a stream extend each other."""
-        return self._schema is None or self._schema == schema
+    def accepts(self, schema: Schema, codec: WriterCodec) -> bool:
+        """Whether data of this schema may go on this stream, stored so: schemas of a stream extend each other."""
+        return self._schema == schema and self._codec == codec
 
     def insert(
         self, rows: Rows, priorities: dict[str, NDArray[np.float64]], deadline: float | None
@@ -148,7 +150,6 @@ class BatchSender:
         """
         started = time.monotonic()
         with self._lock:
-            self._set_schema(rows.schema)
             receipts: list[Receipt] = []
             stream = self._sender.stream
             try:
@@ -195,12 +196,6 @@ class BatchSender:
         """In a forked child: leave the parent's socket alone."""
         self._sender.forget()
 
-    def _set_schema(self, schema: Schema) -> None:
-        if self._schema is None:
-            self._schema = schema
-            self._schema_blob = schema.encode()
-            self._codecs = [ColumnCodec(column) for column in schema.columns]
-
     def _messages(
         self, rows: Rows, priorities: dict[str, NDArray[np.float64]]
     ) -> Iterator[tuple[ChunkBatch, ItemBatch]]:
@@ -238,7 +233,6 @@ class BatchSender:
 
     def _payloads(self, arrays: list[NDArray[Any]]) -> tuple[bytes, list[Buffer]]:
         """Blob records and body frames of chunks [n, T, *shape]. The first one shows the codecs what data is like."""
-        assert self._schema is not None
         absent = [None] * len(arrays)
         first = encode_chunk(self._schema, [array[0] for array in arrays], self._codecs, absent)
         count = len(arrays[0])
@@ -296,28 +290,16 @@ class BatchSenders:
         self._free: list[BatchSender] = []
         self._closed = False
 
-    def take(self, schema: Schema) -> BatchSender:
-        with self._lock:
-            fitting = [sender for sender in self._free if sender.accepts(schema)]
-            chosen = next((sender for sender in reversed(fitting) if sender.is_idle), None)
-            if chosen is None and len(fitting) >= self.MOST:
-                chosen = fitting[0]
-            if chosen is not None:
-                self._free.remove(chosen)
-                return chosen
-        return BatchSender(self._pool, self._pacer)
-
-    def give_back(self, sender: BatchSender) -> None:
-        with self._lock:
-            if not self._closed:
-                self._free.append(sender)
-                # Streams of schemas that are not used any more give way, oldest first, unless something is held back.
-                surplus = [old for old in self._free[: -self.MOST] if old.is_idle]
-                self._free = [kept for kept in self._free if kept not in surplus]
-            else:
-                surplus = [sender]
-        for old in surplus:
-            old.close()
+    def insert(
+        self, rows: Rows, priorities: dict[str, NDArray[np.float64]], codec: WriterCodec, deadline: float | None
+    ) -> dict[str, NDArray[np.uint64]]:
+        """As `BatchSender.insert`. Raises DataError for an unknown codec."""
+        check_writer_codec(codec)
+        sender = self._take(rows.schema, codec)
+        try:
+            return sender.insert(rows, priorities, deadline)
+        finally:
+            self._give_back(sender)
 
     def close(self) -> None:
         with self._lock:
@@ -332,3 +314,26 @@ class BatchSenders:
             sender.forget()
         self._lock = threading.Lock()
         self._free = []
+
+    def _take(self, schema: Schema, codec: WriterCodec) -> BatchSender:
+        with self._lock:
+            fitting = [sender for sender in self._free if sender.accepts(schema, codec)]
+            chosen = next((sender for sender in reversed(fitting) if sender.is_idle), None)
+            if chosen is None and len(fitting) >= self.MOST:
+                chosen = fitting[0]
+            if chosen is not None:
+                self._free.remove(chosen)
+                return chosen
+        return BatchSender(self._pool, self._pacer, schema, codec)
+
+    def _give_back(self, sender: BatchSender) -> None:
+        with self._lock:
+            if not self._closed:
+                self._free.append(sender)
+                # Streams of schemas that are not used any more give way, oldest first, unless something is held back.
+                surplus = [old for old in self._free[: -self.MOST] if old.is_idle]
+                self._free = [kept for kept in self._free if kept not in surplus]
+            else:
+                surplus = [sender]
+        for old in surplus:
+            old.close()

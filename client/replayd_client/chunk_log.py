@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from replayd_client.chunk import Chunk, chunk_batch, decoded
 from replayd_client.chunk_length import ChunkLength
-from replayd_client.codecs import ColumnCodec, encode_chunk
+from replayd_client.codecs import ColumnCodec, WriterCodec, check_writer_codec, encode_chunk
 from replayd_client.columns import Schema
 from replayd_client.errors import DataError
 from replayd_client.item_handle import ItemHandle
@@ -55,7 +55,14 @@ class ChunkLog:
     `chunk_length` is a constant, or None for one that is learned (see `ChunkLength`).
     """
 
-    def __init__(self, keep_rows: int, chunk_length: int | None, message_items: int = MESSAGE_ITEMS) -> None:
+    def __init__(
+        self,
+        keep_rows: int,
+        chunk_length: int | None,
+        message_items: int = MESSAGE_ITEMS,
+        codec: WriterCodec = "auto",
+    ) -> None:
+        check_writer_codec(codec)
         self.keep_rows = keep_rows
         self.message_items = min(message_items, MESSAGE_ITEMS)
         self.rows = 0
@@ -75,6 +82,7 @@ class ChunkLog:
         self._buffer: RowBuffer | None = None
         self._buffer_start = 0
         self._schema_blob = b""
+        self._codec = codec
         self._codecs: list[ColumnCodec] = []
         self._cells: NDArray[np.int64] = np.zeros(0, np.int64)
         self._bytes_stored: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -316,7 +324,7 @@ class ChunkLog:
         self.presence.add_columns(len(added), self.rows - self.step_is_open)
         if self.step_is_open:
             self.presence.lack(self.rows - 1, range(len(self.column_of), len(schema.columns)))
-        self._codecs.extend(ColumnCodec(column) for column in new.columns)
+        self._codecs.extend(ColumnCodec(column, self._codec) for column in new.columns)
         self._cells = np.append(self._cells, np.zeros(len(added), np.int64))
         self._bytes_stored = np.append(self._bytes_stored, np.zeros(len(added), np.int64))
         self.schema = schema

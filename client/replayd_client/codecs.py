@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,9 @@ MAX_BLOB_BYTES = (1 << 31) - 1 - 32
 
 MIN_COMPRESSED_BYTES = 128
 """Below it a column stays raw: a chunk's header is 32 bytes, and the call costs more than sending them."""
+
+WriterCodec = Literal["auto", "raw"]
+"""How a writer stores its columns: each compressed where that pays, as `ColumnCodec` finds out; or never."""
 
 Blob = tuple[bytes | memoryview, int, int]
 """Stored bytes, codec and flags."""
@@ -150,6 +153,12 @@ def encode_chunk(
         size += len(stored)
         records.append(size | number << 32 | (flags | more_flags) << 40)
     return np.array(records, "<u8").view(BLOB_RECORD), b"".join(parts)
+
+
+def check_writer_codec(codec: str) -> None:
+    """Raises DataError for what is no WriterCodec."""
+    if codec not in get_args(WriterCodec):
+        raise DataError(f"codec must be one of {', '.join(map(repr, get_args(WriterCodec)))}, got {codec!r}")
 
 
 class ColumnCodec:

@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from replayd_client.chunk_log import ChunkLog
+from replayd_client.chunk_log import MESSAGE_ITEMS, ChunkLog
+from replayd_client.codecs import WriterCodec
+from replayd_client.errors import DataError
 from replayd_client.history import Window
 from replayd_client.item_handle import ItemHandle
 from replayd_client.pacer import Pacer
@@ -25,16 +27,21 @@ class ItemCore(WriterCore):
         pool: ConnectionPool,
         pacer: Pacer,
         directory: TableDirectory,
-        log: ChunkLog,
-        *,
-        validate_items: bool,
-        max_in_flight_items: int | None,
+        keep_rows: int,
+        chunk_length: int | Literal["auto"],
+        codec: WriterCodec,
         timeout_ms: float | None,
+        max_in_flight_items: int | None,
+        validate_items: bool,
     ) -> None:
-        self.log = log
+        if chunk_length != "auto" and not 1 <= chunk_length <= keep_rows:
+            raise DataError(f"chunk_length must be between 1 and the {keep_rows} steps kept, got {chunk_length}")
+        length = None if chunk_length == "auto" else chunk_length
+        message_items = MESSAGE_ITEMS if max_in_flight_items is None else max_in_flight_items
+        self.log = ChunkLog(keep_rows, length, message_items, codec)
         self._directory = directory
         self._validate_items = validate_items
-        super().__init__(pool, pacer, log, max_in_flight_items=max_in_flight_items, timeout_ms=timeout_ms)
+        super().__init__(pool, pacer, self.log, max_in_flight_items=max_in_flight_items, timeout_ms=timeout_ms)
 
     def create_item(self, table: str, priority: Any, window: Callable[..., Window], *arguments: Any) -> ItemHandle:
         """An item of the window that `window` makes of the arguments."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client.chunk_log import Message
-from replayd_client.codecs import ColumnCodec
+from replayd_client.codecs import ColumnCodec, WriterCodec, check_writer_codec
 from replayd_client.columns import Schema
 from replayd_client.messages import ChunkBatch, ItemBatch
 from replayd_client.ragged_chunks import RaggedChunks, ragged_chunks
@@ -44,12 +44,19 @@ class VectorLog:
     """Rows, chunks and items of N environments."""
 
     def __init__(
-        self, num_envs: int, items: Sequence[VectorItem], mode: AutoresetMode, chunk_length: int | None
+        self,
+        num_envs: int,
+        items: Sequence[VectorItem],
+        mode: AutoresetMode,
+        chunk_length: int | None,
+        codec: WriterCodec = "auto",
     ) -> None:
+        check_writer_codec(codec)
         self.num_envs = num_envs
         self.mode = mode
         self._items = list(items)
         self._chunk_rows = chunk_length or CHUNK_ROWS
+        self._codec = codec
         self._buffer: VectorBuffer | None = None
         self._next_chunk = 0
         self._messages: deque[Message] = deque()
@@ -67,7 +74,7 @@ class VectorLog:
         steps = max(min(steps, BLOCK_BYTES // (self.num_envs * row_bytes)), 1)
         self._schema = schema
         self._schema_blob = schema.encode()
-        self._codecs = [ColumnCodec(column) for column in schema.columns]
+        self._codecs = [ColumnCodec(column, self._codec) for column in schema.columns]
         self._stored = np.zeros(len(schema.columns), np.int64)
         templates = [item.shown(schema)[0] for item in self._items]
         self._templates = list(dict.fromkeys(templates))

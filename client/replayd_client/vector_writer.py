@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.codecs import WriterCodec
 from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array
 from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.errors import DataError
@@ -49,6 +50,7 @@ class VectorWriter(WriterLife):
         observations: Sequence[str | Path],
         autoreset_mode: Any,
         chunk_length: int | Literal["auto"],
+        codec: WriterCodec,
         timeout_ms: float | None,
     ) -> None:
         if num_envs < 1:
@@ -58,7 +60,7 @@ class VectorWriter(WriterLife):
         length = None if chunk_length == "auto" else chunk_length
         self._items = _checked_items(items)
         self._observations = [(name,) if isinstance(name, str) else tuple(name) for name in observations]
-        self._log = VectorLog(num_envs, self._items, autoreset_mode_of(autoreset_mode), length)
+        self._log = VectorLog(num_envs, self._items, autoreset_mode_of(autoreset_mode), length, codec)
         self._directory = directory
         self._timeout_ms = timeout_ms
         self._structure: Structure | None = None
