@@ -56,7 +56,7 @@ class ItemCore(WriterCore):
         self.log.add_item(handle, priority, window.first_row, window.last_row, window.template, time.monotonic())
         return handle
 
-    def wait_for(self, handle: ItemHandle, timeout_ms: float | None) -> None:
+    def wait_for(self, handle: ItemHandle, timeout_ms: float | Literal["own"] | None) -> None:
         """What `ItemHandle.wait` does while the item is not done."""
 
         def check_ready() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
-from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.errors import ReplaydError
 from replayd_client.insert_message import Receipt
 
@@ -14,7 +14,9 @@ class ItemHandle:
 
     __slots__ = ("_index", "_wait", "receipt", "table")
 
-    def __init__(self, table: str, wait: Callable[[ItemHandle, float | None], None] | None = None) -> None:
+    def __init__(
+        self, table: str, wait: Callable[[ItemHandle, float | Literal["own"] | None], None] | None = None
+    ) -> None:
         self.table = table
         self._wait = wait
         self.receipt: Receipt | None = None
@@ -38,8 +40,10 @@ class ItemHandle:
         """Why the server refused the item; None if it did not, or has not answered."""
         return None if self.receipt is None else self.receipt.error
 
-    def wait(self, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> int:
+    def wait(self, timeout_ms: float | Literal["own"] | None = "own") -> int:
         """Wait until the item is in its table; return its key. Its chunk is finished for that, however short it is.
+
+        The deadline is the writer's own `timeout_ms` unless another is given.
 
         Raises the server's error if the item was refused, DataError if it shows a step that is still open, ClosedError
         if its writer was closed before, and DeadlineExceededError with what the server says holds it back; the item is

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
-from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.errors import DataError, ReplaydError
 from replayd_client.item_core import ItemCore
 from replayd_client.pattern_matcher import Match, PatternMatcher
@@ -42,14 +41,13 @@ class StructuredWriter(WriterLife):
         """
         self._core.call("append", self._append, data, partial_step)
 
-    def flush(self, block_until_num_items: int = 0, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
-        """Send what there is and wait until at most so many items are not acknowledged.
-
-        Raises DeadlineExceededError with what the server says holds the items back; the work goes on.
+    def flush(self, block_until_num_items: int = 0, timeout_ms: float | Literal["own"] | None = "own") -> None:
+        """Send what there is and wait until at most so many items are not acknowledged. Deadline and errors as of
+        `TrajectoryWriter.flush`.
         """
         self._core.flush(block_until_num_items, timeout_ms)
 
-    def end_episode(self, clear_buffers: bool = True, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
+    def end_episode(self, clear_buffers: bool = True, timeout_ms: float | Literal["own"] | None = "own") -> None:
         """Make the items of configs that match at an episode's end, flush, and begin a new episode.
 
         With `clear_buffers` no pattern reaches back over this end. On an error the episode has not ended, and the call

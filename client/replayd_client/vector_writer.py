@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from replayd_client.codecs import WriterCodec
 from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array
-from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.errors import DataError
 from replayd_client.final_observations import final_values
 from replayd_client.pacer import Pacer
@@ -111,14 +110,13 @@ class VectorWriter(WriterLife):
                 values = final_values(final, self._observed, mask)
         self._core.call("append", self._log.append, leaves, mask, values, time.monotonic())
 
-    def flush(self, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
-        """Send all items whose windows are complete, and wait until they are acknowledged.
-
-        Raises DeadlineExceededError with what the server says holds the items back; the work goes on.
+    def flush(self, timeout_ms: float | Literal["own"] | None = "own") -> None:
+        """Send all items whose windows are complete, and wait until they are acknowledged. Deadline and errors as of
+        `TrajectoryWriter.flush`.
         """
         self._core.flush(0, timeout_ms)
 
-    def end_episodes(self, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> None:
+    def end_episodes(self, timeout_ms: float | Literal["own"] | None = "own") -> None:
         """Flush, and begin new episodes in all environments, as after a reset of all. Raises as `flush` does; the
         episodes have ended in any case."""
         self._core.end_episode(self._log.end_episodes, lambda: None, timeout_ms)

@@ -40,7 +40,7 @@ CUT_AFTER_S = 1.0
 BUSY_RETRY_S = 0.005
 """When the background looks again at a writer that its own thread is using."""
 CLOSE_TIMEOUT_MS = 10_000
-"""How long `close` waits for acknowledgements."""
+"""How long a closed client, or a writer that nobody holds any more, waits for acknowledgements."""
 EXIT_TIMEOUT_MS = 1_000
 """How long a writer, or all writers at the end of the process, may hold up somebody who is on the way out."""
 
@@ -139,7 +139,11 @@ class WriterCore:
             self._flush(block_until_num_items, self._deadline(timeout_ms))
 
     def wait_until(
-        self, is_done: Callable[[], bool], what: str, timeout_ms: float | None, check_ready: Callable[[], None]
+        self,
+        is_done: Callable[[], bool],
+        what: str,
+        timeout_ms: float | Literal["own"] | None,
+        check_ready: Callable[[], None],
     ) -> None:
         """Send what there is, and wait for something that its answers bring about; `check_ready` raises if they never
         will."""
@@ -156,7 +160,7 @@ class WriterCore:
                 self._ship()
                 return is_done()
 
-            self._sender.wait(is_over, deadline_after(timeout_ms), what)
+            self._sender.wait(is_over, self._deadline(timeout_ms), what)
 
     def told(self, refusal: Receipt) -> None:
         """The caller knows of this refusal; no later call raises it."""
@@ -166,7 +170,7 @@ class WriterCore:
 
     def flush_all(self) -> None:
         """What leaving a `with` block does."""
-        self.flush(0, self._timeout_ms)
+        self.flush(0, "own")
 
     def end_episode(
         self, finish: Callable[[], None], begin: Callable[[], None], timeout_ms: float | Literal["own"] | None
@@ -178,16 +182,18 @@ class WriterCore:
             self._flush(0, self._deadline(timeout_ms))
             begin()
 
-    def close(self, timeout_ms: float | None) -> ReplaydError | None:
+    def close(self, timeout_ms: float | Literal["own"] | None) -> ReplaydError | None:
         """Flush, then give lease and connection up. Returns the error if items are not acknowledged in time."""
         with self._lock:
             if self._closed or not self._sender.is_ours:
                 self._closed = True
                 return None
+            deadline = self._deadline(timeout_ms)
+            # Asking the server why takes time, which somebody on the way out has not.
+            explain = deadline is None or deadline > time.monotonic() + EXIT_TIMEOUT_MS / 1000
             try:
                 self._outbox.close_step()
-                # Asking the server why takes time, which somebody on the way out has not.
-                self._flush(0, deadline_after(timeout_ms), explain=timeout_ms is None or timeout_ms > EXIT_TIMEOUT_MS)
+                self._flush(0, deadline, explain=explain)
             except (DeadlineExceededError, ConnectionLostError) as error:
                 return error
             finally:

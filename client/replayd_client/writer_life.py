@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from replayd_client.errors import ClosedError, ReplaydError
-from replayd_client.writer_core import CLOSE_TIMEOUT_MS, EXIT_TIMEOUT_MS, WriterCore
+from replayd_client.writer_core import EXIT_TIMEOUT_MS, WriterCore
 from replayd_client.writer_report import WriterReport
 
 
@@ -30,8 +30,11 @@ class WriterLife:
         """Whether the writer was closed, by `close`, by its `with` block or by its client."""
         return self._core.closed
 
-    def close(self, timeout_ms: float | None = CLOSE_TIMEOUT_MS) -> None:
+    def close(self, timeout_ms: float | Literal["own"] | None = "own") -> None:
         """Flush and close. May be called again; every other call raises ClosedError then.
+
+        The deadline is the writer's own `timeout_ms` unless another is given, as it is of all calls that wait for
+        acknowledgements.
 
         Raises DeadlineExceededError or ConnectionLostError if items are not acknowledged in time: whether those arrived
         is not known. The writer is closed all the same.

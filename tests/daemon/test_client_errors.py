@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 import replayd
 from replayd import limits
-from replayd_client import Client, errors, messages, updates
+from replayd_client import Client, errors, messages, structured, updates
 from replayd_client.sender import Sender
+from replayd_client.vector_items import VectorItem
 from tests.daemon.embedded import DEADLINE_S, free_port, size, uniform, until
 from tests.daemon.harness import Peer, environment
 
@@ -249,15 +250,35 @@ def test_a_limit_is_told_apart_from_what_was_asked_for(serve: Any, client_of: An
 # Writers.
 
 
-@pytest.mark.parametrize("kind", ["writer", "trajectory_writer"])
-def test_a_writer_flushes_by_its_own_deadline_and_counts_what_is_left(serve: Any, client_of: Any, kind: str) -> None:
-    client = client_of(serve(replayd.Table.queue("q", 2)))
-    writer = getattr(client, kind)(1, timeout_ms=50)
+def writer_of_five(client: Client, kind: str, timeout_ms: float) -> Any:
+    """A writer that has made five items of table q, of one step each."""
+    writer: Any
+    if kind == "structured_writer":
+        config = structured.create_config(structured.create_reference_step(None)[-1:], "q")
+        writer = client.structured_writer([config], timeout_ms=timeout_ms)
+    elif kind == "vector_writer":
+        writer = client.vector_writer(1, [VectorItem("q", 1)], observations=(), timeout_ms=timeout_ms)
+    else:
+        writer = getattr(client, kind)(1, timeout_ms=timeout_ms)
     for step in range(5):
+        if kind == "vector_writer":
+            writer.append(np.array([step]), np.zeros(1, bool))
+            continue
         writer.append(step)
-        writer.create_item("q", 1, 1.0) if kind == "writer" else writer.create_item("q", 1.0, writer.history[-1:])
-    # By the default of other calls these would take two minutes.
-    for call in (writer.flush, writer.end_episode):
+        if kind == "writer":
+            writer.create_item("q", 1, 1.0)
+        elif kind == "trajectory_writer":
+            writer.create_item("q", 1.0, writer.history[-1:])
+    return writer
+
+
+@pytest.mark.parametrize("kind", ["writer", "trajectory_writer", "structured_writer", "vector_writer"])
+def test_a_writer_waits_by_its_own_deadline_and_counts_what_is_left(serve: Any, client_of: Any, kind: str) -> None:
+    client = client_of(serve(replayd.Table.queue("q", 2)))
+    writer = writer_of_five(client, kind, 50)
+    end_episode = writer.end_episodes if kind == "vector_writer" else writer.end_episode
+    # By the default of other calls these would take minutes.
+    for call in (writer.flush, end_episode):
         with pytest.raises(errors.DeadlineExceededError, match=r"items not acknowledged after 0\.") as caught:
             call()
         assert caught.value.detail["unacknowledged_items"] == writer.open_items
@@ -265,6 +286,21 @@ def test_a_writer_flushes_by_its_own_deadline_and_counts_what_is_left(serve: Any
     client.sample_batch("q", 2)
     writer.flush(timeout_ms=DEADLINE_S * 1000)
     assert writer.open_items == 0
+    writer = writer_of_five(client, kind, 50)
+    with pytest.raises(errors.DeadlineExceededError, match=r"items not acknowledged after 0\."):
+        writer.close()
+    assert writer.closed
+
+
+def test_a_handle_waits_by_the_deadline_of_its_writer(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(replayd.Table.queue("q", 1)))
+    with client.trajectory_writer(1, timeout_ms=50) as writer:
+        writer.append(1)
+        handles = [writer.create_item("q", 1.0, writer.history[-1:]) for _ in range(2)]
+        with pytest.raises(errors.DeadlineExceededError, match=r"wait: 2 items not acknowledged after 0\."):
+            handles[1].wait()
+        client.sample_batch("q", 1)
+        assert handles[1].wait(DEADLINE_S * 1000) == handles[0].wait() + 1
 
 
 def test_a_with_block_does_not_end_quietly_with_items_left(serve: Any, client_of: Any) -> None:
