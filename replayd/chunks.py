@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from replayd.columns import Schema
 from replayd.episodes import Episodes, LastEpisode
 from replayd.interned import Interned
-from replayd.messages import ChunkBatch, Int64s, Payload
-from replayd.slots import Slots, count, distinct, grown
+from replayd.layouts import Layouts
+from replayd.messages import ChunkBatch, Int64s, Payload, Uint64s
+from replayd.slots import Marks, Slots, count, distinct, grown
 
 NO_SLOT = -1
 
@@ -35,14 +36,15 @@ class ChunkStore:
         self._slots = Slots()
         capacity = self._slots.capacity
         self.payload = np.full(capacity, None, dtype=object)
-        self.layout = np.full(capacity, None, dtype=object)
         self._rows = np.zeros(capacity, _ROW)
         self._name_columns()
         self.episodes = Episodes()
+        self._layouts = Layouts()
+        self._marks = Marks()
+        self._width = np.zeros(16, np.int64)  # Columns of each schema, by its id.
 
     def _name_columns(self) -> None:
         rows = self._rows
-        self.nbytes: Int64s = rows["nbytes"]
         self.next: Int64s = rows["next"]
         self.number: Int64s = rows["number"]
         self.stream: Int64s = rows["stream"]
@@ -50,7 +52,9 @@ class ChunkStore:
         self.rows: NDArray[np.int32] = rows["rows"]
         self.schema: NDArray[np.int32] = rows["schema"]
         self.refs: NDArray[np.int32] = rows["refs"]
+        self.nbytes: NDArray[np.int32] = rows["nbytes"]
         self.leased: NDArray[np.bool_] = rows["leased"]
+        self._layout: NDArray[np.int32] = rows["layout"]
 
     def __len__(self) -> int:
         return self._slots.used
@@ -63,7 +67,6 @@ class ChunkStore:
         n = len(batch)
         slots = self._take(n)
         self.payload[slots] = _objects(batch.payloads)
-        self.layout[slots] = _objects(batch.layouts)
         self.nbytes[slots] = batch.nbytes
         self.rows[slots] = batch.rows
         self.refs[slots] = 0
@@ -76,6 +79,7 @@ class ChunkStore:
         self.stream[slots] = stream
         self.episode[slots] = self.episodes.enter(batch.episodes, last_episode)
         self.schema[slots] = self._hold_schemas(batch)
+        self._layout[slots] = self._layouts.put(batch.records, self.widths(slots))
         nbytes = int(batch.nbytes.sum())
         self.bytes_in_use += nbytes
         self.bytes_added += nbytes
@@ -96,6 +100,23 @@ class ChunkStore:
                 more = counts > i + 1
                 starts, counts, here = starts[more], counts[more], self.next[here[more]]
         return slots
+
+    def widths(self, slots: Int64s) -> Int64s:
+        """Columns of each of these chunks."""
+        widths: Int64s = self._width[self.schema[slots]]
+        return widths
+
+    def ranked(self, slots: Int64s) -> tuple[Int64s, Int64s]:
+        """Each slot once, in the order of its last entry, and for each entry where its slot stands there."""
+        return self._marks.ranked(slots, len(self._rows))
+
+    def rows_of(self, slots: Int64s) -> NDArray[np.void]:
+        """All that is known of these chunks but payloads and records: fields `nbytes`, `rows`, `number`, …"""
+        return self._rows.take(slots)
+
+    def records_of(self, rows: NDArray[np.void]) -> Uint64s:
+        """The blob records of chunks, whose `rows_of` these are, one behind the other."""
+        return self._layouts.take(rows["layout"], self._width[rows["schema"]])
 
     def hold(self, slots: Int64s) -> None:
         """One reference more for each entry."""
@@ -129,6 +150,7 @@ class ChunkStore:
         assert np.array_equal(self.leased[live], is_leased[live]), "leases are not the streams'"
         assert self.bytes_in_use == int(self.nbytes[live].sum()), "bytes in use are not the chunks' bytes"
         assert all(len(p) == n for p, n in zip(self.payload[live], self.nbytes[live], strict=True)), "payload sizes"
+        self._layouts.validate(self._layout[live].astype(np.int64), self.widths(live))
         dead = np.ones(capacity, np.bool_)
         dead[live] = False
         assert not any(p is not None for p in self.payload[dead]), "a freed chunk keeps its payload"
@@ -139,24 +161,31 @@ class ChunkStore:
         slots = self._slots.take(n)
         capacity = self._slots.capacity
         if capacity > len(self._rows):
-            self.payload, self.layout = grown(self.payload, capacity), grown(self.layout, capacity)
+            self.payload = grown(self.payload, capacity)
             self._rows = grown(self._rows, capacity)
             self._name_columns()
         return slots
 
     def _hold_schemas(self, batch: ChunkBatch) -> Int64s | int:
         if len(batch.schemas) == 1:
-            return self.schemas.hold(batch.schemas[0], len(batch))
+            return self._hold_schema(batch.schemas[0], len(batch))
         holders = np.bincount(batch.schema_of, minlength=len(batch.schemas)).tolist()
-        ids = [self.schemas.hold(s, n) if n else NO_SLOT for s, n in zip(batch.schemas, holders, strict=True)]
+        ids = [self._hold_schema(s, n) if n else NO_SLOT for s, n in zip(batch.schemas, holders, strict=True)]
         return np.array(ids, np.int64)[batch.schema_of]
+
+    def _hold_schema(self, schema: Schema, holders: int) -> int:
+        id = self.schemas.hold(schema, holders)
+        while id >= len(self._width):
+            self._width = grown(self._width, 2 * len(self._width))
+        self._width[id] = len(schema.columns)
+        return id
 
     def _free(self, slots: Int64s) -> None:
         if len(slots) == 0:
             return
         self.bytes_in_use -= int(self.nbytes[slots].sum())
         self.payload[slots] = None
-        self.layout[slots] = None
+        self._layouts.remove(self._layout[slots], self.widths(slots))
         self.schemas.release(self.schema[slots])
         self.episodes.leave(self.episode[slots])
         self._slots.give_back(slots)
@@ -164,7 +193,6 @@ class ChunkStore:
 
 _ROW = np.dtype(
     [
-        ("nbytes", "i8"),
         ("next", "i8"),
         ("number", "i8"),
         ("stream", "i8"),
@@ -172,6 +200,8 @@ _ROW = np.dtype(
         ("rows", "i4"),
         ("schema", "i4"),
         ("refs", "i4"),
+        ("nbytes", "i4"),
+        ("layout", "i4"),
         ("leased", "?"),
         ("unused", "V11"),
     ]

@@ -6,104 +6,93 @@ shown. Reads items and chunks; changes neither.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from replayd.chunks import ChunkStore
 from replayd.columns import Template
 from replayd.interned import Interned
 from replayd.items import Items
 from replayd.limits import REFERENCES, REPLY_BYTES
-from replayd.messages import BLOB_RECORD, FLAG_OMITTED, Int64s, Payload, Shown
-from replayd.slots import ranked
-
-
-def sendable(items: Items, chunks: ChunkStore, slots: Int64s) -> int:
-    """How many of these items, from the first on, fit into one reply; at least one, if there is one."""
-    if len(slots) == 0:
-        return 0
-    counts = items.chunks[slots].astype(np.int64)
-    fit = len(slots)
-    if int(counts.sum()) > REFERENCES.value:
-        fit = max(1, int(np.searchsorted(np.cumsum(counts), REFERENCES.value, side="right")))
-        slots, counts = slots[:fit], counts[:fit]
-    flat = chunks.windows(items.chunk[slots], counts)
-    if int(chunks.nbytes[flat].sum()) <= REPLY_BYTES.value:
-        return fit
-    # Only a chunk's first appearance costs bytes.
-    _, first_seen = np.unique(flat, return_index=True)
-    cost = np.zeros(len(flat), np.int64)
-    cost[first_seen] = chunks.nbytes[flat[first_seen]]
-    after_item = np.cumsum(cost)[np.cumsum(counts) - 1]
-    return max(1, int(np.searchsorted(after_item, REPLY_BYTES.value, side="right")))
+from replayd.messages import FLAG_OMITTED, Int64s, Payload, Shown, Uint64s
 
 
 def assemble(
     items: Items, chunks: ChunkStore, templates: Interned[Template], slots: Int64s, times_sampled: Int64s
 ) -> Shown:
-    """These items with their chunks, each distinct chunk once."""
-    counts = items.chunks[slots].astype(np.int64)
-    first = items.chunk[slots]
+    """These items, as many from the first on as fit into one reply, with their chunks, each distinct chunk once.
+
+    One item at least, if there is one, whatever its size.
+    """
+    # The rows of all items with one call, since each is one cache line at a random place; so with the chunks below.
+    rows = items.rows(slots)
+    counts = rows["chunks"].astype(np.int64)
+    if int(counts.sum()) > REFERENCES.value:
+        fit = max(1, int(np.searchsorted(np.cumsum(counts), REFERENCES.value, side="right")))
+        return assemble(items, chunks, templates, slots[:fit], times_sampled[:fit])
+    first = rows["chunk"]
     flat = chunks.windows(first, counts)
-    distinct, chunk = _side_by_side(chunks, flat, first, counts)
-    template_ids, template_of = _distinct(items.template[slots])
+    distinct, where = chunks.ranked(flat)
+    held = chunks.rows_of(distinct)
+    if int(held["nbytes"].sum()) > REPLY_BYTES.value and len(slots) > 1:
+        fit = _fitting(distinct, where, held["nbytes"], counts)
+        if fit < len(slots):
+            return assemble(items, chunks, templates, slots[:fit], times_sampled[:fit])
+    if len(flat) != len(first):
+        distinct, where, held = _side_by_side(distinct, where, held, counts)
+    template_ids, template_of = _distinct(rows["template"])
     used = [templates[id] for id in template_ids]
-    schema_ids, schema_of = _distinct(chunks.schema[distinct])
+    schema_ids, schema_of = _distinct(held["schema"])
     schemas = [chunks.schemas[id] for id in schema_ids]
-    layouts: Sequence[bytes] = chunks.layout[distinct].tolist()
-    payloads: Sequence[Payload] = chunks.payload[distinct].tolist()
-    nbytes = chunks.nbytes[distinct]
+    nbytes, records = held["nbytes"], chunks.records_of(held)
+    payloads: Sequence[Payload] = chunks.payload.take(distinct).tolist()
     shown = _shown_columns(used)
     if shown is not None and any(len(schema.columns) > len(shown) for schema in schemas):
-        layouts, payloads = _project(layouts, payloads, shown)
-        nbytes = np.array([len(payload) for payload in payloads], np.int64)
+        widths = np.array([len(schema.columns) for schema in schemas])[schema_of]
+        records, payloads, nbytes = _project(records, widths, payloads, shown)
     return Shown(
-        keys=items.key[slots],
-        priorities=items.priority[slots],
+        keys=rows["key"],
+        priorities=rows["priority"],
         times_sampled=times_sampled,
-        chunk=chunk,
+        chunk=where,
         chunks=counts,
-        offset=items.offset[slots].astype(np.int64),
-        length=items.length[slots].astype(np.int64),
+        offset=rows["offset"],
+        length=rows["length"],
         templates=[template.blob for template in used],
         template_of=template_of,
-        rows=chunks.rows[distinct].astype(np.int64),
+        rows=held["rows"],
         schemas=[schema.blob for schema in schemas],
         schema_of=schema_of,
-        layouts=layouts,
+        records=records,
         nbytes=nbytes,
         payloads=payloads,
     )
 
 
-def occurrence(slots: Int64s) -> Int64s:
-    """For each entry how many equal ones stand before it."""
-    order = np.argsort(slots, kind="stable")
-    ordered = slots[order]
-    repeats = ordered[1:] == ordered[:-1]
-    if not repeats.any():
-        return np.zeros(len(slots), np.int64)
-    begins = np.flatnonzero(np.concatenate(([True], ~repeats)))
-    lengths = np.diff(np.concatenate((begins, [len(slots)])))
-    places = np.empty(len(slots), np.int64)
-    places[order] = np.arange(len(slots)) - np.repeat(begins, lengths)
-    return places
+def _fitting(distinct: Int64s, where: Int64s, nbytes: NDArray[np.int32], counts: Int64s) -> int:
+    """How many of the items, from the first on, fit into one reply; at least one."""
+    # Only a chunk's first appearance costs bytes.
+    _, first_seen = np.unique(where, return_index=True)
+    cost = np.zeros(len(where), np.int64)
+    cost[first_seen] = nbytes[where[first_seen]]
+    after_item = np.cumsum(cost)[np.cumsum(counts) - 1]
+    return max(1, int(np.searchsorted(after_item, REPLY_BYTES.value, side="right")))
 
 
-def _side_by_side(chunks: ChunkStore, flat: Int64s, first: Int64s, counts: Int64s) -> tuple[Int64s, Int64s]:
-    """Distinct slots so ordered that each window is a run of them, and where each window's run begins."""
-    distinct, where = ranked(flat)
-    if len(flat) == len(first):
-        return distinct, where
-    order = np.lexsort((chunks.number[distinct], chunks.stream[distinct]))
+def _side_by_side(
+    distinct: Int64s, where: Int64s, held: NDArray[np.void], counts: Int64s
+) -> tuple[Int64s, Int64s, NDArray[np.void]]:
+    """Distinct chunks so ordered that each window is a run of them, and where each window's run begins."""
+    order = np.lexsort((held["number"], held["stream"]))
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    return distinct[order], rank[where[np.cumsum(counts) - counts]]
+    return distinct[order], rank[where[np.cumsum(counts) - counts]], held[order]
 
 
-def _distinct(ids: np.ndarray[tuple[int], np.dtype[np.int32]]) -> tuple[list[int], Int64s]:
+def _distinct(ids: NDArray[np.int32]) -> tuple[list[int], Int64s]:
     if len(ids) == 0:
         return [], np.zeros(0, np.int64)
     if (ids == ids[0]).all():
@@ -124,41 +113,34 @@ def _shown_columns(templates: Sequence[Template]) -> frozenset[int] | None:
 
 
 def _project(
-    layouts: Sequence[bytes], payloads: Sequence[Payload], shown: frozenset[int]
-) -> tuple[list[bytes], list[Payload]]:
+    records: Uint64s, widths: Int64s, payloads: Sequence[Payload], shown: frozenset[int]
+) -> tuple[Uint64s, list[Payload], Int64s]:
     """Leave the other columns' bytes behind and mark their blobs OMITTED."""
-    plans: dict[bytes, tuple[bytes, list[slice]]] = {}
-    thin_layouts: list[bytes] = []
-    thin_payloads: list[Payload] = []
-    for layout, payload in zip(layouts, payloads, strict=True):
-        plan = plans.get(layout)
-        if plan is None:
-            plan = plans[layout] = _plan(layout, shown)
-        thin_layout, spans = plan
-        view = memoryview(payload)
-        thin_layouts.append(thin_layout)
-        thin_payloads.append(b"".join([view[span] for span in spans]))
-    return thin_layouts, thin_payloads
+    starts = np.cumsum(widths) - widths
+    chunk_of = np.repeat(np.arange(len(widths)), widths)
+    is_shown = np.isin(np.arange(len(records)) - starts[chunk_of], list(shown))
+    sizes = (records & _SIZE).astype(np.int64)
+    ends = np.cumsum(sizes)
+    before = (ends - sizes)[starts]
+    # Columns side by side are one span of bytes.
+    begins, stops = is_shown.copy(), is_shown.copy()
+    begins[1:] &= ~(is_shown[:-1] & (chunk_of[1:] == chunk_of[:-1]))
+    stops[:-1] &= ~(is_shown[1:] & (chunk_of[1:] == chunk_of[:-1]))
+    span_of = chunk_of[begins]
+    low = (ends - sizes)[begins] - before[span_of]
+    high = ends[stops] - before[span_of]
+    views = [
+        memoryview(payloads[chunk])[a:b]
+        for chunk, a, b in zip(span_of.tolist(), low.tolist(), high.tolist(), strict=True)
+    ]
+    spans = np.bincount(span_of, minlength=len(widths))
+    if not (spans == 1).all():
+        cuts = np.cumsum(spans).tolist()
+        views = [b"".join(views[a:b]) for a, b in pairwise([0, *cuts])]
+    nbytes = np.add.reduceat(np.where(is_shown, sizes, 0), starts)
+    return np.where(is_shown, records, _OMITTED), views, nbytes
 
 
-def _plan(layout: bytes, shown: frozenset[int]) -> tuple[bytes, list[slice]]:
-    """The layout with only the shown columns, and where their bytes lie; columns side by side are one span."""
-    thin: list[bytes] = []
-    spans: list[slice] = []
-    start = 0
-    # Plain integers: a layout has few records, and every compressed chunk has a layout of its own.
-    for column, record in enumerate(_RECORD.iter_unpack(layout)):
-        end = start + record[0]
-        if column not in shown:
-            record = (0, 0, FLAG_OMITTED, 0)
-        elif spans and spans[-1].stop == start:
-            spans[-1] = slice(spans[-1].start, end)
-        else:
-            spans.append(slice(start, end))
-        thin.append(_RECORD.pack(*record))
-        start = end
-    return b"".join(thin), spans
-
-
-_RECORD = struct.Struct("<IBBH")
-assert _RECORD.size == BLOB_RECORD.itemsize
+_SIZE = np.uint64(0xFFFFFFFF)
+_OMITTED = np.uint64(FLAG_OMITTED << 40)
+"""A record (protocol.md §4.2) as one number: the stored size in the lower half, codec and flags above it."""

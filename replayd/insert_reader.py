@@ -17,7 +17,17 @@ from replayd.columns import Schema
 from replayd.errors import BadMessage, BadRequest
 from replayd.header import Frames, Header
 from replayd.limits import BLOBS, CHUNK_NUMBER, CHUNK_ROWS, CHUNKS, ITEMS, SMALL_PAYLOAD_BYTES
-from replayd.messages import BLOB_RECORD, CODECS, FLAG_DELTA, FLAG_SPARSE, ChunkBatch, Int64s, ItemBatch, Payload
+from replayd.messages import (
+    BLOB_RECORD,
+    CODECS,
+    FLAG_DELTA,
+    FLAG_SPARSE,
+    ChunkBatch,
+    Int64s,
+    ItemBatch,
+    Payload,
+    Uint64s,
+)
 
 
 def read_chunks(header: Header, body: Frames) -> ChunkBatch | None:
@@ -36,7 +46,7 @@ def read_chunks(header: Header, body: Frames) -> ChunkBatch | None:
         raise BadMessage("chunks need at least one schema")
     schema_of = header.index("schema_of", n, len(schemas))
     episodes = header.array("episodes", "<u8", n, default=0)
-    layouts, nbytes = _layouts(header.bin("blobs"), rows, schemas, schema_of)
+    records, nbytes = _records(header.bin("blobs"), rows, schemas, schema_of)
     first = header.uint("first_chunk")
     CHUNK_NUMBER.check(first + n - 1)
     return ChunkBatch(
@@ -45,23 +55,22 @@ def read_chunks(header: Header, body: Frames) -> ChunkBatch | None:
         episodes=episodes,
         schemas=schemas,
         schema_of=schema_of,
-        layouts=layouts,
+        records=records,
         nbytes=nbytes,
         payloads=_payloads(body, nbytes),
     )
 
 
-def _layouts(raw: bytes, rows: Int64s, schemas: list[Schema], schema_of: Int64s) -> tuple[list[bytes], Int64s]:
-    """Each chunk's blob records, and its payload's size; every record is checked."""
+def _records(raw: bytes, rows: Int64s, schemas: list[Schema], schema_of: Int64s) -> tuple[Uint64s, Int64s]:
+    """The blob records, and each payload's size; every record is checked."""
     widths = np.array([len(schema.columns) for schema in schemas], np.int64)[schema_of]
     blobs = int(widths.sum())
     BLOBS.check(blobs)
     if len(schemas) == 1:
-        width = len(schemas[0].columns) * BLOB_RECORD.itemsize
-        layout = raw[:width]
-        if raw == layout * len(rows) and (rows == rows[0]).all():
-            # Raw chunks of one length all look the same: one check and one object serve them all.
-            return [layout] * len(rows), np.full(len(rows), _layout_bytes(layout, schemas[0], int(rows[0])))
+        first = raw[: len(schemas[0].columns) * BLOB_RECORD.itemsize]
+        if raw == first * len(rows) and (rows == rows[0]).all():
+            # Raw chunks of one length all look the same: one check serves them all.
+            return np.frombuffer(raw, "<u8"), np.full(len(rows), _chunk_bytes(first, schemas[0], int(rows[0])))
     if len(raw) != blobs * BLOB_RECORD.itemsize:
         raise BadMessage(f"blobs has {len(raw)} bytes, {blobs} records need {blobs * BLOB_RECORD.itemsize}")
     starts = np.cumsum(widths) - widths
@@ -69,16 +78,15 @@ def _layouts(raw: bytes, rows: Int64s, schemas: list[Schema], schema_of: Int64s)
     first_step = np.cumsum([0, *(len(schema.columns) for schema in schemas[:-1])])
     column = np.arange(blobs) - np.repeat(starts - first_step[schema_of], widths)
     stored = _checked_sizes(raw, steps[column] * np.repeat(rows, widths))
-    ends = [*(starts * BLOB_RECORD.itemsize).tolist(), len(raw)]
-    return [raw[a:b] for a, b in itertools.pairwise(ends)], np.add.reduceat(stored, starts)
+    return np.frombuffer(raw, "<u8"), np.add.reduceat(stored, starts)
 
 
 @lru_cache(256)
-def _layout_bytes(layout: bytes, schema: Schema, rows: int) -> int:
+def _chunk_bytes(records: bytes, schema: Schema, rows: int) -> int:
     """Payload bytes of one chunk; its records are checked."""
-    if len(layout) != len(schema.columns) * BLOB_RECORD.itemsize:
-        raise BadMessage(f"blobs has {len(layout)} bytes, a chunk has {len(schema.columns)} columns")
-    return int(_checked_sizes(layout, _step_bytes(schema) * rows).sum())
+    if len(records) != len(schema.columns) * BLOB_RECORD.itemsize:
+        raise BadMessage(f"blobs has {len(records)} bytes, a chunk has {len(schema.columns)} columns")
+    return int(_checked_sizes(records, _step_bytes(schema) * rows).sum())
 
 
 def _checked_sizes(raw: bytes, raw_sizes: Int64s) -> Int64s:

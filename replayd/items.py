@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd.messages import Float64s, Int64s, Uint64s
-from replayd.slots import Slots, grown
+from replayd.slots import Marks, Slots, grown, occurrence
 
 NOT_FOUND = -1
 NO_KEY = 0
@@ -43,6 +43,7 @@ class Items:
         self._log_keys = np.zeros(capacity, np.uint64)
         self._log_slots = np.zeros(capacity, np.int64)
         self._logged = 0
+        self._marks = Marks()
 
     def _name_columns(self) -> None:
         rows = self._rows
@@ -90,6 +91,16 @@ class Items:
         self.inserted_at[slots] = now
         self._log(keys, slots)
         return slots
+
+    def rows(self, slots: Int64s) -> NDArray[np.void]:
+        """All that is known of these items: fields `key`, `priority`, `chunk`, …"""
+        return self._rows.take(slots)
+
+    def occurrence(self, slots: Int64s) -> Int64s:
+        """For each entry how many equal ones stand before it."""
+        if len(self._marks.ranked(slots, self.capacity)[0]) == len(slots):
+            return np.zeros(len(slots), np.int64)
+        return occurrence(slots)
 
     def remove(self, slots: Int64s) -> None:
         self.key[slots] = NO_KEY

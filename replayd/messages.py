@@ -48,8 +48,8 @@ class ChunkBatch:
     episodes: Uint64s
     schemas: Sequence[Schema]
     schema_of: Int64s
-    layouts: Sequence[bytes]
-    """Per chunk its packed blob records."""
+    records: Uint64s
+    """Blob records, the columns of each chunk one behind the other."""
     nbytes: Int64s
     payloads: Sequence[Payload]
 
@@ -204,7 +204,8 @@ class Shown:
     rows: Int64s
     schemas: Sequence[bytes]
     schema_of: Int64s
-    layouts: Sequence[bytes]
+    records: Uint64s
+    """Blob records, the columns of each chunk one behind the other."""
     nbytes: Int64s
     payloads: Sequence[Payload]
 

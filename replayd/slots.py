@@ -63,7 +63,11 @@ def grown(array: NDArray[Any], capacity: int) -> NDArray[Any]:
     """The same array with room for `capacity` rows, new ones zero (None for objects)."""
     if len(array) >= capacity:
         return array
-    larger = np.zeros(capacity, array.dtype) if array.dtype != object else np.full(capacity, None, dtype=object)
+    larger = (
+        np.full(capacity, None, object)
+        if array.dtype == object
+        else np.zeros((capacity, *array.shape[1:]), array.dtype)
+    )
     larger[: len(array)] = array
     return larger
 
@@ -82,18 +86,40 @@ def distinct(slots: Int64s) -> Int64s:
     return once
 
 
-def ranked(slots: Int64s) -> tuple[Int64s, Int64s]:
-    """Each slot once, rising, and for each entry where its slot stands there; `np.unique` takes twice as long."""
-    if is_rising(slots):
-        return slots, np.arange(len(slots))
-    order = np.argsort(slots)
+class Marks:
+    """Finds repeats by writing each entry's place at its slot: no sorting, a fifth of the time of `np.unique`."""
+
+    def __init__(self) -> None:
+        self._place = np.zeros(INITIAL_CAPACITY, np.int32)
+
+    def ranked(self, slots: Int64s, capacity: int) -> tuple[Int64s, Int64s]:
+        """Each slot once, and for each entry where its slot stands there. Without repeats the slots are as they come.
+
+        All are below `capacity`.
+        """
+        self._place = grown(self._place, capacity)
+        entries = np.arange(len(slots))
+        # Of the entries with one slot the last one written stands.
+        self._place[slots] = entries
+        last = self._place[slots]
+        is_last = last == entries
+        if is_last.all():
+            return slots, entries
+        return slots[is_last], (np.cumsum(is_last) - 1)[last]
+
+
+def occurrence(slots: Int64s) -> Int64s:
+    """For each entry how many equal ones stand before it."""
+    order = np.argsort(slots, kind="stable")
     ordered = slots[order]
-    begins = np.empty(len(slots), np.bool_)
-    begins[0] = True
-    np.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
-    where = np.empty(len(slots), np.int64)
-    where[order] = np.cumsum(begins) - 1
-    return ordered[begins], where
+    repeats = ordered[1:] == ordered[:-1]
+    if not repeats.any():
+        return np.zeros(len(slots), np.int64)
+    begins = np.flatnonzero(np.concatenate(([True], ~repeats)))
+    lengths = np.diff(np.concatenate((begins, [len(slots)])))
+    places = np.empty(len(slots), np.int64)
+    places[order] = np.arange(len(slots)) - np.repeat(begins, lengths)
+    return places
 
 
 def count(counts: NDArray[np.int32], slots: Int64s, change: int) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from replayd.chunks import ChunkStore
 from replayd.columns import SignatureColumn, Template
-from replayd.draws import assemble, occurrence, sendable
+from replayd.draws import assemble
 from replayd.errors import NeverGrantable
 from replayd.hooks import Hooks, ItemsView, TableAccess
 from replayd.interned import Interned
@@ -234,9 +234,8 @@ class Table:
             rank = self.items.priority[live] if order == "lowest" else -self.items.priority[live]
             best = np.argpartition(rank, n)[:n] if n < len(live) else np.arange(len(live))
             slots = live[best[np.argsort(rank[best], kind="stable")]]
-        slots = slots[: sendable(self.items, self._chunks, slots)]
         shown = assemble(self.items, self._chunks, self._templates, slots, self.items.times_sampled[slots])
-        return shown, now - self.items.inserted_at[slots], missing
+        return shown, now - self.items.inserted_at[slots[: len(shown.keys)]], missing
 
     def reset(self) -> int:
         """Remove every item and begin counting anew; parked requests stay."""
@@ -388,7 +387,7 @@ class Table:
         limited = self.max_times_sampled > 0
         slots, probabilities = self.sampler.draw(n, self._rng, self._room if limited else None)
         # Position of each draw among the draws of the same item, so that each knows how often the item had been drawn.
-        times = self.items.times_sampled[slots] + occurrence(slots) + 1
+        times = self.items.times_sampled[slots] + self.items.occurrence(slots) + 1
         removed_before = np.zeros(len(slots), np.int64)
         if limited:
             last = times == self.max_times_sampled
@@ -400,10 +399,10 @@ class Table:
             fit = len(slots)
         if fit < min_n:
             return None
-        fit = min(fit, sendable(self.items, self._chunks, slots[:fit]))
+        shown = assemble(self.items, self._chunks, self._templates, slots[:fit], times[:fit])
+        fit = len(shown.keys)
         slots, probabilities, times = slots[:fit], probabilities[:fit], times[:fit]
         sizes = self.size - removed_before[:fit]
-        shown = assemble(self.items, self._chunks, self._templates, slots, times)
         self.unique_samples += int(np.count_nonzero(times == 1))
         # Of repeated slots the last, largest count stays.
         self.items.times_sampled[slots] = times

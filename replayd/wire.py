@@ -203,7 +203,7 @@ def _items_fields(reply: Sampled | Peeked) -> Fields:
     fields["length"] = shown.length.astype("<u4").tobytes()
     fields["rows"] = shown.rows.astype("<u4").tobytes()
     fields["schemas"] = list(shown.schemas)
-    fields["blobs"] = b"".join(shown.layouts)
+    fields["blobs"] = shown.records.tobytes()
     # What has its default is left out.
     if (shown.chunks != 1).any():
         fields["chunks"] = shown.chunks.astype("<u4").tobytes()

@@ -29,6 +29,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "hooks",
         "interned",
         "items",
+        "layouts",
         "maximum",
         "pending",
         "rate_limiters",
@@ -47,7 +48,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "wishes",
     ),
     "codec": ("blobs", "header", "insert_reader", "wire"),
-    "shell": ("config", "config_model", "server", "embedded", "notify", "cli", "cli_operator", "__main__"),
+    "shell": ("config", "config_model", "fault_log", "server", "embedded", "notify", "cli", "cli_operator", "__main__"),
     "compat": ("compat",),
     "face": ("__init__",),
 }

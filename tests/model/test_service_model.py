@@ -417,7 +417,7 @@ class ServiceMachine(RuleBasedStateMachine):
             episodes=np.zeros(len(rows), np.uint64),
             schemas=[SCHEMA],
             schema_of=np.zeros(len(rows), np.int64),
-            layouts=[record.tobytes() for record in records],
+            records=records.view("<u8").reshape(-1),
             nbytes=np.array([len(p) for p in payloads], np.int64),
             payloads=payloads,
         )

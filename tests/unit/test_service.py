@@ -475,14 +475,12 @@ def test_columns_no_template_shows_are_not_sent(made: list[Service]) -> None:
     shows = Template(b"t", (OutputColumn(("a",), 1, False, None),), span=1, width=2)
     request = two(shows)
     assert request.chunks is not None
-    layout = np.frombuffer(request.chunks.layouts[0], "<u8").copy()
-    layout[:] = [4, 6]
-    request.chunks.layouts = [layout.tobytes()]
+    request.chunks.records = np.array([4, 6], np.uint64)
     request.chunks.payloads = [b"skipACTION"]
     ask(s, request)
     [(_, reply)] = ask(s, sample())
     assert reply.shown.payloads == [b"ACTION"]
-    assert np.frombuffer(reply.shown.layouts[0], "<u8").tolist() == [4 << 40, 6]
+    assert reply.shown.records.tolist() == [4 << 40, 6]
 
 
 def test_closing_an_unknown_stream_is_no_error(made: list[Service]) -> None:

@@ -69,7 +69,7 @@ def _chunks(first: int, payloads: Sequence[bytes], schema: Schema) -> ChunkBatch
         episodes=np.zeros(len(payloads), np.uint64),
         schemas=[schema],
         schema_of=np.zeros(len(payloads), np.int64),
-        layouts=[record.tobytes() * len(schema.columns) for record in records],
+        records=np.repeat(records.view("<u8").reshape(-1), len(schema.columns)),
         nbytes=sizes,
         payloads=payloads,
     )

@@ -82,13 +82,14 @@ def of_request(op: str, request: server.Request) -> Message:
 
 
 def _of_chunks(chunks: server.ChunkBatch) -> Message:
+    widths = [len(chunks.schemas[schema].columns) for schema in chunks.schema_of.tolist()]
     return {
         "first": chunks.first,
         "rows": chunks.rows.tolist(),
         "episodes": chunks.episodes.tolist(),
         "schemas": [schema.blob.hex() for schema in chunks.schemas],
         "schema_of": chunks.schema_of.tolist(),
-        "blobs": [_of_records(layout) for layout in chunks.layouts],
+        "blobs": [_of_records(records) for records in np.split(chunks.records, np.cumsum(widths)[:-1])],
         "payloads": [bytes(payload).hex() for payload in chunks.payloads],
     }
 
@@ -154,7 +155,7 @@ def _to_items_reply(message: Message) -> server.Sampled | server.Peeked:
         rows=numbers("rows"),
         schemas=[bytes.fromhex(schema) for schema in message["schemas"]],
         schema_of=numbers("schema_of"),
-        layouts=[_to_records(blobs) for blobs in message["blobs"]],
+        records=np.frombuffer(b"".join(map(_to_records, message["blobs"])), np.uint64),
         nbytes=np.array([len(payload) for payload in payloads], np.int64),
         payloads=payloads,
     )

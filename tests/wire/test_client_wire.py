@@ -246,7 +246,7 @@ def test_the_client_reads_a_sample_with_and_without_defaults() -> None:
             "nbytes": np.array([4, 4]),
             "schemas": [SCHEMA],
             "schema_of": ones * 0,
-            "layouts": [np.array([4], "<u8").tobytes()] * 2,
+            "records": np.array([4, 4], np.uint64),
             "payloads": [b"abcd", b"efgh"],
         }
         fields.update(changed)
