@@ -19,10 +19,13 @@ nothing. Our own faults are assertions and are not in this file. Knows nothing o
     ├── Timeout               timeout
     └── ShuttingDown          shutting_down
     BindError                 could not bind an address at start (never on the wire)
+
+A `Fault` is an error that no reply can tell of, and so the log must.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 
@@ -166,3 +169,15 @@ WIRE_ERRORS: tuple[type[PeerError], ...] = (
 
 class BindError(Exception):
     """An address could not be bound at start; the message names it and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What a pushed message or an extension did wrong, for the log.
+
+    `what` names its kind: faults of one kind are told as one. `error` tells the rest; where it is no PeerError it was
+    raised by foreign code, and its traceback is wanted.
+    """
+
+    what: str
+    error: BaseException

@@ -6,7 +6,6 @@ whatever it raises ends here.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +16,10 @@ from numpy.typing import NDArray
 from replayd.admission import check_priorities
 from replayd.chunks import ChunkStore
 from replayd.columns import Template
-from replayd.errors import PeerError
+from replayd.errors import Fault, LimitExceeded, PeerError
 from replayd.interned import Interned
 from replayd.items import NOT_FOUND, Items
+from replayd.limits import WISH_ROUNDS
 from replayd.messages import Float64s, Int64s, Uint64s
 
 HOOKS = ("on_insert", "on_sample", "on_update", "on_delete", "on_reset")
@@ -161,7 +161,7 @@ class Hooks:
     def __init__(self, access: TableAccess, extensions: Sequence[Any]) -> None:
         self.access = access
         self.faults = 0
-        self._stories: list[str] = []
+        self._untold: list[Fault] = []
         self._listeners = {name: [each for each in extensions if hasattr(each, name)] for name in HOOKS}
 
     def wants(self, hook: str) -> bool:
@@ -174,21 +174,24 @@ class Hooks:
             except (Exception, SystemExit) as error:  # Foreign code: its fault is told, and is not the table's.
                 self.fault(f"{hook} of extension {type(extension).__name__}", error)
 
-    def drop_wishes(self, why: str) -> None:
+    def drop_wishes(self) -> None:
+        """Give up what is still wished after as many rounds as there may be."""
         for wish in self.access.take_wishes():
-            self.faults += 1
-            self._stories.append(f"table {self.access.table}: a wish is dropped: {why}")
+            rounds = LimitExceeded(f"more than {WISH_ROUNDS.value} rounds of wishes", limit=WISH_ROUNDS.name)
+            self.fault("a wish", rounds)
             if isinstance(wish, Copy):
                 self.access.let_go(wish)
 
-    def take_stories(self) -> list[str]:
-        stories, self._stories = self._stories, []
-        return stories
-
     def fault(self, what: str, error: BaseException) -> None:
+        """Count that `what` failed, and keep the story for the log. What foreign code raises is told by its type."""
         self.faults += 1
-        told = error.message if isinstance(error, PeerError) else "".join(traceback.format_exception(error)).rstrip()
-        self._stories.append(f"table {self.access.table}: {what} failed: {told}")
+        kind = "" if isinstance(error, PeerError) else f" with {type(error).__name__}"
+        self._untold.append(Fault(f"table {self.access.table}: {what} failed{kind}", error))
+
+    def take_untold(self) -> list[Fault]:
+        """The faults since they were last taken."""
+        untold, self._untold = self._untold, []
+        return untold
 
 
 def _pairs(keys: Any, priorities: Any) -> tuple[Uint64s, Float64s]:

@@ -21,7 +21,8 @@ from typing import Any
 import zmq
 
 from replayd import __version__
-from replayd.errors import BindError, PeerError
+from replayd.errors import BindError, Fault, PeerError
+from replayd.fault_log import FaultLog
 from replayd.limits import FRAME_BYTES, LEASE_S, REPLY_BYTES
 from replayd.messages import Peer
 from replayd.service import Service
@@ -77,7 +78,7 @@ class Daemon:
         self._ingest = ingest
         self._stop_asked = False
         self._reload_asked = False
-        self._pushes = _PushFaults()
+        self._faults = FaultLog()
         # Written by `stop` and by the signal machinery: a signal handler alone does not end pyzmq's poll.
         self._wake_read, self._wake_write = socket.socketpair()
         for end in (self._wake_read, self._wake_write):
@@ -166,12 +167,22 @@ class Daemon:
                 log.warning("SIGHUP is ignored: settings are read at start alone; `replayd set` changes many live")
             due = self.service.tick(now)
             self._send_replies()
-            while self.service.notices:
-                log.info("%s", self.service.notices.pop(0))
+            self._write_log(now)
+            count_due = self._faults.tick(now)
+            due = min((at for at in (due, count_due) if at is not None), default=None)
+
+    def _write_log(self, now: float) -> None:
+        while self.service.notices:
+            log.info("%s", self.service.notices.pop(0))
+        while self.service.faults:
+            self._faults.tell(self.service.faults.pop(0), now)
 
     def _say_goodbye(self) -> None:
         self.service.stop()
         self._send_replies()
+        now = time.monotonic()
+        self._write_log(now)
+        self._faults.close(now)
 
     def _take_requests(self, now: float) -> None:
         for _ in range(MESSAGES_PER_TURN):
@@ -207,7 +218,7 @@ class Daemon:
             else:
                 fault = self.service.handle(None, op, request, now)
             if fault is not None:
-                self._pushes.refused(fault, now)
+                self._faults.tell(Fault(f"refused a pushed message: {fault.code}", fault), now)
             if not self.service.wants_inserts:
                 return
 
@@ -251,23 +262,6 @@ class Daemon:
         self._context.term()
         self._wake_read.close()
         self._wake_write.close()
-
-
-class _PushFaults:
-    """Log lines about pushed messages, which no reply tells of: at most one a second, with the number left out."""
-
-    def __init__(self) -> None:
-        self._silent_until = 0.0
-        self._left_out = 0
-
-    def refused(self, error: PeerError, now: float) -> None:
-        if now < self._silent_until:
-            self._left_out += 1
-            return
-        more = f" ({self._left_out} more since the last line)" if self._left_out else ""
-        log.warning("refused a pushed message: %s: %s%s", error.code, error.message, more)
-        self._silent_until = now + 1.0
-        self._left_out = 0
 
 
 def _bound(context: zmq.Context[Any], kind: int, endpoint: str, options: Mapping[int, int]) -> zmq.Socket[Any]:

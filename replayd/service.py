@@ -16,7 +16,7 @@ from replayd.accounts import Accounts
 from replayd.admission import check_chunks, check_items, check_priorities
 from replayd.chunks import ChunkStore
 from replayd.columns import Template
-from replayd.errors import BadRequest, PeerError, SequenceGap, ShuttingDown, UnknownTable
+from replayd.errors import BadRequest, Fault, PeerError, SequenceGap, ShuttingDown, UnknownTable
 from replayd.interned import Interned
 from replayd.items import Keys
 from replayd.limits import (
@@ -87,6 +87,8 @@ class Service:
         self.counters = Counters()
         self.notices: list[str] = []
         """What an operator should read in the log; the shell takes them."""
+        self.faults: list[Fault] = []
+        """What extensions did wrong, for the log; the shell takes them too, and limits how often it tells."""
         self.chunks = ChunkStore()
         self.streams = Streams(self.chunks, lease_s)
         self.templates: Interned[Template] = Interned()
@@ -367,7 +369,7 @@ class Service:
                 self._settle(each.pump(now))
                 if each.hooks.access.has_wishes:
                     wishful += carry_out_wishes(each, self.tables, self.chunks, self.templates, self._keys, now)
-                self.notices += each.hooks.take_stories()
+                self.faults += each.hooks.take_untold()
             touched = list(dict.fromkeys(wishful))
             if not touched:
                 return
@@ -375,8 +377,8 @@ class Service:
         for each in touched:
             self._settle(each.pump(now))
         for each in self.tables.values():
-            each.hooks.drop_wishes(f"more than {WISH_ROUNDS.value} rounds of wishes")
-            self.notices += each.hooks.take_stories()
+            each.hooks.drop_wishes()
+            self.faults += each.hooks.take_untold()
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:

@@ -40,7 +40,7 @@ def carry_out_wishes(
         try:
             target = _target(wish, tables, chunks, templates)
         except PeerError as error:
-            table.hooks.fault(f"a copy of {len(wish)} items to {wish.to}", error)
+            table.hooks.fault(f"a copy to {wish.to}", error)
             table.hooks.access.let_go(wish)
             continue
         _park(wish, target, keys.take(len(wish)), now)

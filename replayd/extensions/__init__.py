@@ -12,8 +12,8 @@ An extension is any object with one or more of these methods:
 `access` a `TableAccess`: it reads the table, and takes wishes (`set_priorities`, `copy_to`) that are carried out when
 the request at hand is done. Wishes do not call `on_update`; what a copy sets off may wish again, a few rounds long
 (limit `wish_rounds`). Methods run on the daemon's only thread: what they take, everybody waits. One that raises is
-logged and counted (`extension_faults` in info); the table and the daemon go on, and so does the extension. One object
-serves one table.
+counted (`extension_faults` in info) and logged, first with its traceback, then in a line each ten seconds with the
+number of times; the table and the daemon go on, and so does the extension. One object serves one table.
 """
 
 from __future__ import annotations

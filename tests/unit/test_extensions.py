@@ -103,7 +103,7 @@ def test_a_hook_that_raises_harms_neither_table_nor_its_neighbours(made: list[Se
     [info] = ask(s, Info(1))
     assert info.fields["tables"][0]["extension_faults"] == 1
     assert hook in [told[0] for told in recorder.told]
-    assert any("broken on purpose" in notice for notice in s.notices)
+    assert [str(fault.error) for fault in s.faults] == ["broken on purpose"]
 
 
 def test_a_hook_cannot_reach_the_tables_own_arrays(made: list[Service]) -> None:
@@ -210,7 +210,7 @@ def test_a_copy_that_cannot_be_made_is_counted_and_let_go(made: list[Service], t
     ask(s, StreamWriter().insert([b"a"], [(0, 1)], keep_from=1))
     ask(s, Sample(1, "t", 1, 1, 0.0))
     ask(s, Reset(1, "t"))
-    assert (len(s.chunks), s.tables["t"].hooks.faults, len(s.notices)) == (0, 1, 1)
+    assert (len(s.chunks), s.tables["t"].hooks.faults, len(s.faults)) == (0, 1, 1)
 
 
 def test_two_tables_that_copy_to_each_other_come_to_rest(made: list[Service]) -> None:
@@ -292,7 +292,7 @@ def test_an_extension_that_sets_itself_off_is_stopped(made: list[Service], hook:
     made.append(s := service(fifo(max_size=2, extensions=[CopyAgain(hook, "t")])))
     ask(s, StreamWriter().insert([b"a"] * 3, [(0, 1), (1, 1), (2, 1)]))
     assert s.tables["t"].hooks.faults == 1
-    assert any("rounds of wishes" in notice for notice in s.notices)
+    assert ["rounds of wishes" in str(fault.error) for fault in s.faults] == [True]
 
 
 def test_extensions_that_set_each_other_off_are_stopped(made: list[Service]) -> None:

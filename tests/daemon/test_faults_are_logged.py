@@ -1,0 +1,60 @@
+"""What a daemon says of faults that no reply can tell of: pushed messages and extensions, a few lines for thousands."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.daemon.conftest import ConnectPeer, StartDaemon
+from tests.daemon.embedded import fifo, until
+
+pytest_plugins = ["tests.daemon.embedded_fixtures"]
+
+
+def test_each_refused_push_is_counted_in_the_log_of_a_daemon_that_ends(
+    start_daemon: StartDaemon, connect: ConnectPeer
+) -> None:
+    daemon = start_daemon("--table", "replay")
+    peer = connect(daemon)
+    for _ in range(40):
+        peer.send_insert("nowhere", push=True)
+
+    def refused() -> int:
+        counters: dict[str, int] = peer.ask("info")["counters"]
+        return counters["pushes_refused"]
+
+    until(lambda: refused() == 40)
+    said = [line for line in daemon.stop().stderr.splitlines() if "refused a pushed message: unknown_table: " in line]
+    assert "there is no table 'nowhere'; there are: replay" in said[0]
+    assert len(said) >= 2
+    assert sum(map(count, said)) == 40
+
+
+def test_an_extension_that_fails_each_time_is_told_of_in_full_once(
+    serve: Any, client_of: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Faulty:
+        def on_insert(self, access: Any, items: Any) -> None:
+            raise RuntimeError("broken on purpose")
+
+    caplog.set_level(logging.WARNING, "replayd")
+    server = serve(fifo("t", extensions=[Faulty()]))
+    client = client_of(server)
+    for _ in range(30):
+        client.insert(np.zeros(1), {"t": 1.0})
+    assert client.info()["tables"][0]["extension_faults"] == 30
+    server.stop()
+    first, *others = [record.getMessage() for record in caplog.records]
+    assert first.startswith("table t: on_insert of extension Faulty failed with RuntimeError: Traceback (most recent")
+    assert first.count("broken on purpose") == 2, "the line that raises and what it raises"
+    assert sum(map(count, others)) == 29
+    assert not any("Traceback" in line for line in others)
+
+
+def count(line: str) -> int:
+    """The faults that a line stands for."""
+    _, told, rest = line.rpartition(" (the last of ")
+    return int(rest.split()[0]) if told else 1

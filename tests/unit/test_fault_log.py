@@ -1,0 +1,119 @@
+"""Faults in the log: the first of a kind in full, then few lines, and no count lost."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from replayd.errors import BadMessage, Fault
+from replayd.fault_log import INTERVAL_S, KINDS, FaultLog
+
+
+def taken(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What has been logged since this was last asked."""
+    texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    caplog.clear()
+    return texts
+
+
+def raised(error: Exception) -> Exception:
+    """The error with a traceback, as foreign code's has."""
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def hook_fault(text: str = "broken on purpose") -> Fault:
+    return Fault("table t: on_insert of extension Faulty failed", raised(RuntimeError(text)))
+
+
+def test_the_first_fault_is_told_with_its_traceback_and_the_next_ones_are_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    faults = FaultLog()
+    faults.tell(hook_fault(), now=100.0)
+    [first] = taken(caplog)
+    assert first.startswith("table t: on_insert of extension Faulty failed: Traceback (most recent call last):\n")
+    assert first.endswith("RuntimeError: broken on purpose")
+    for i in range(50):
+        faults.tell(hook_fault(f"number {i}"), now=100.0 + i / 10)
+    assert taken(caplog) == []
+    faults.tell(hook_fault("one more"), now=100.0 + INTERVAL_S)
+    assert taken(caplog) == [
+        "table t: on_insert of extension Faulty failed: RuntimeError: one more (the last of 51 since the line before)"
+    ]
+
+
+def test_what_was_counted_is_told_when_the_interval_is_over_though_nothing_more_comes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    faults = FaultLog()
+    assert faults.tick(now=0.0) is None
+    for now in (1.0, 2.0, 3.0):
+        faults.tell(hook_fault(f"at {now}"), now)
+    taken(caplog)
+    assert faults.tick(now=4.0) == 1.0 + INTERVAL_S
+    assert taken(caplog) == []
+    assert faults.tick(now=1.0 + INTERVAL_S) is None
+    assert taken(caplog) == [
+        "table t: on_insert of extension Faulty failed: RuntimeError: at 3.0 (the last of 2 since the line before)"
+    ]
+    # The line was told just now, so the next one is counted again.
+    faults.tell(hook_fault(), now=2.0 + INTERVAL_S)
+    assert taken(caplog) == []
+
+
+def test_what_was_counted_is_told_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    faults = FaultLog()
+    for _ in range(9):
+        faults.tell(hook_fault(), now=0.0)
+    taken(caplog)
+    faults.close(now=0.1)
+    faults.close(now=0.1)
+    [line] = taken(caplog)
+    assert "the last of 8 since" in line
+
+
+def test_a_fault_that_comes_seldom_is_told_each_time_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    faults = FaultLog()
+    for i in range(3):
+        faults.tell(hook_fault(), now=i * INTERVAL_S)
+    first, *others = taken(caplog)
+    assert "Traceback" in first
+    assert others == ["table t: on_insert of extension Faulty failed: RuntimeError: broken on purpose"] * 2
+
+
+def test_kinds_do_not_silence_each_other(caplog: pytest.LogCaptureFixture) -> None:
+    faults = FaultLog()
+    faults.tell(hook_fault(), now=0.0)
+    for _ in range(3):
+        faults.tell(Fault("refused a pushed message: bad_message", BadMessage("no header")), now=0.0)
+    assert [line.splitlines()[0] for line in taken(caplog)] == [
+        "table t: on_insert of extension Faulty failed: Traceback (most recent call last):",
+        "refused a pushed message: bad_message: no header",
+    ]
+    faults.close(now=0.0)
+    assert taken(caplog) == ["refused a pushed message: bad_message: no header (the last of 2 since the line before)"]
+
+
+def test_kinds_without_end_share_their_lines_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    faults = FaultLog()
+    for i in range(KINDS + 10):
+        faults.tell(Fault(f"kind {i}", RuntimeError("x")), now=0.0)
+    assert len(taken(caplog)) == KINDS + 1
+    faults.close(now=0.0)
+    assert taken(caplog) == [f"kind {KINDS + 9}: RuntimeError: x (the last of 9 since the line before)"]
+
+
+def test_an_error_that_cannot_say_what_it_is_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("not even that")
+
+    faults = FaultLog()
+    for _ in range(2):
+        faults.tell(Fault("hook", raised(Mute())), now=0.0)
+    faults.close(now=0.0)
+    assert len(taken(caplog)) == 2
