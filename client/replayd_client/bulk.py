@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from replayd_client.messages import AT_MAX, BLOB_RECORD, PRIORITY_MAX, Buffer, C
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import Sender
+from replayd_client.signatures import TableDirectory
 from replayd_client.structure import flatten, path_text
 
 MESSAGE_BYTES = 4 << 20
@@ -144,9 +145,8 @@ class BatchSender:
     ) -> dict[str, NDArray[np.uint64]]:
         """Send a batch and wait until it is in the tables; the keys, u64[B] for each table.
 
-        Raises DeadlineExceededError if a limiter holds items back at the deadline: those that were sent stay queued at
-        the server. Raises ConnectionLostError; the detail of both says how many were sent and how many were not and
-        never will be. Raises the server's error if it refused some.
+        Raises DeadlineExceededError, ConnectionLostError and the server's error if it refused some; each says what
+        became of how many trajectories, see `_with_fate`.
         """
         started = time.monotonic()
         with self._lock:
@@ -161,17 +161,18 @@ class BatchSender:
                     receipts.append(self._sender.put(chunks, items, chunks.end))
                     self._next_chunk = chunks.end
                 self._sender.wait(lambda: all(receipt.done for receipt in receipts), deadline, "insert", since=started)
-            except (DeadlineExceededError, ConnectionLostError) as error:
+            except ReplaydError as error:
                 # What has not left yet never will: whoever tries again must not insert it twice.
                 count = stream.withdraw(receipts)
-                sent = sum(receipt.items for receipt in receipts[: len(receipts) - count]) // len(priorities)
-                error.detail["trajectories_sent"] = sent
-                error.detail["trajectories_not_sent"] = rows.count - sent
-                raise
+                sent = receipts[: len(receipts) - count]
+                raise _with_fate(error, rows.count, sent, len(priorities)) from error.__cause__
             finally:
                 stream.refusals.clear()
                 if not self.is_idle:
                     self._pacer.add(self)
+            refusal = next((receipt.error for receipt in receipts if receipt.error is not None), None)
+            if refusal is not None:
+                raise _with_fate(refusal, rows.count, receipts, len(priorities))
             return self._keys(receipts, list(priorities))
 
     def tick(self, now: float) -> float:
@@ -256,11 +257,6 @@ class BatchSender:
         return records.tobytes() * count, list(matrix)
 
     def _keys(self, receipts: list[Receipt], tables: list[str]) -> dict[str, NDArray[np.uint64]]:
-        refused = [receipt for receipt in receipts if receipt.error is not None]
-        if refused:
-            error = refused[0].error
-            assert isinstance(error, ReplaydError)
-            raise error
         parts: dict[str, list[NDArray[np.uint64]]] = {table: [] for table in tables}
         for receipt in receipts:
             assert receipt.first_key is not None, "an acknowledged message with items has keys"
@@ -277,15 +273,46 @@ def _frames(payloads: list[bytes]) -> list[Buffer]:
     return list(payloads)
 
 
+def _with_fate(error: ReplaydError, count: int, sent: Sequence[Receipt], tables: int) -> ReplaydError:
+    """The error that ended an insert of `count` trajectories, with what became of them: in its words, and as numbers in
+    its detail, which add up to `count`.
+
+    `trajectories_acknowledged` are in their tables, `trajectories_refused` are not. `trajectories_open` were sent and
+    not answered: they may have been applied, and if not will be, exactly once and as long as the client is open, since
+    their stream goes on with them. `trajectories_not_sent` never will be. What is inserted again is to be of the last
+    and of the refused alone.
+    """
+    acknowledged = sum(receipt.items for receipt in sent if receipt.done and receipt.error is None) // tables
+    refused = sum(receipt.items for receipt in sent if receipt.error is not None) // tables
+    unanswered = sum(receipt.items for receipt in sent if not receipt.done) // tables
+    fate = {
+        "trajectories_acknowledged": acknowledged,
+        "trajectories_refused": refused,
+        "trajectories_open": unanswered,
+        "trajectories_not_sent": count - acknowledged - refused - unanswered,
+    }
+    words = (
+        "in their tables",
+        "refused",
+        "sent and may or may not have been applied (this client goes on delivering them exactly once, so they must not "
+        "be inserted again)",
+        "not sent and will not be",
+    )
+    told = ", ".join(f"{number} {word}" for number, word in zip(fate.values(), words, strict=True) if number)
+    text = str(error) if str(error).endswith((".", "?")) else f"{error}."
+    return type(error)(f"{text} Trajectories: {told}.", detail={**error.detail, **fate}, code=error.code)
+
+
 class BatchSenders:
     """The batch senders of a client: a call gets one that no other call and no held-back items are using."""
 
     MOST = 16
     """Streams with items that a limiter holds back: beyond them a call waits on one of these."""
 
-    def __init__(self, pool: ConnectionPool, pacer: Pacer) -> None:
+    def __init__(self, pool: ConnectionPool, pacer: Pacer, directory: TableDirectory) -> None:
         self._pool = pool
         self._pacer = pacer
+        self._directory = directory
         self._lock = threading.Lock()
         self._free: list[BatchSender] = []
         self._closed = False
@@ -293,8 +320,13 @@ class BatchSenders:
     def insert(
         self, rows: Rows, priorities: dict[str, NDArray[np.float64]], codec: WriterCodec, deadline: float | None
     ) -> dict[str, NDArray[np.uint64]]:
-        """As `BatchSender.insert`. Raises DataError for an unknown codec."""
+        """As `BatchSender.insert`. Raises SignatureError and UnknownTableError, and DataError for an unknown codec."""
         check_writer_codec(codec)
+        try:
+            for table in priorities:
+                self._directory.check(table, rows.shown, deadline)
+        except (DeadlineExceededError, ConnectionLostError) as error:
+            raise _with_fate(error, rows.count, (), len(priorities)) from error.__cause__
         sender = self._take(rows.schema, codec)
         try:
             return sender.insert(rows, priorities, deadline)

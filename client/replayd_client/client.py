@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client import inspection
-from replayd_client.bulk import BatchSenders, Rows, priorities_of, rows_of_batch, rows_of_step
+from replayd_client.bulk import BatchSenders, priorities_of, rows_of_batch, rows_of_step
 from replayd_client.codecs import WriterCodec
 from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.dataset import Dataset, plan_of
@@ -58,7 +58,7 @@ class Client:
         self._pool = ConnectionPool(endpoint_of(server_address))
         self._pacer = Pacer()
         self._directory = TableDirectory(self._pool)
-        self._batches = BatchSenders(self._pool, self._pacer)
+        self._batches = BatchSenders(self._pool, self._pacer, self._directory)
         self._writers: weakref.WeakSet[WriterCore] = weakref.WeakSet()
         self._datasets: weakref.WeakSet[Dataset[Any]] = weakref.WeakSet()
         _CLIENTS.add(self)
@@ -83,11 +83,13 @@ class Client:
         Items are trajectories of one step. The priority "max" is the largest in the table when the item enters, 1.0 if
         that is empty; so too for `insert_batch` and for the writers' `create_item`. `codec` as for `writer`.
 
-        Raises DataError, PriorityError, UnknownTableError, SignatureError; DeadlineExceededError if a limiter still
-        holds an item back at the deadline: it stays queued at the server, and must not be inserted again.
-        ConnectionLostError: `detail["trajectories_sent"]` is 0 if it never left.
+        Raises DataError, PriorityError, UnknownTableError, SignatureError. DeadlineExceededError (a limiter holds it
+        back, say) and ConnectionLostError tell what became of it, and in their detail how many trajectories are
+        `trajectories_acknowledged`, `trajectories_refused`, `trajectories_open` and `trajectories_not_sent`. What is
+        open was sent and may or may not have been applied; this client goes on delivering it exactly once while it is
+        open itself, so it must not be inserted again. What was not sent never will be.
         """
-        self._insert(rows_of_step(data), priorities_of(priorities, 1), codec, timeout_ms)
+        self._batches.insert(rows_of_step(data), priorities_of(priorities, 1), codec, deadline_after(timeout_ms))
 
     def insert_batch(
         self,
@@ -103,7 +105,7 @@ class Client:
         several tables. Large batches travel as several messages. `codec` as for `writer`. Raises as `insert` does.
         """
         rows = rows_of_batch(data)
-        keys = self._insert(rows, priorities_of(priorities, rows.count), codec, timeout_ms)
+        keys = self._batches.insert(rows, priorities_of(priorities, rows.count), codec, deadline_after(timeout_ms))
         return next(iter(keys.values())) if len(keys) == 1 else keys
 
     def writer(
@@ -375,14 +377,6 @@ class Client:
         return f"Client({self._address!r})"
 
     # Helpers.
-
-    def _insert(
-        self, rows: Rows, priorities: dict[str, NDArray[np.float64]], codec: WriterCodec, timeout_ms: float | None
-    ) -> dict[str, NDArray[np.uint64]]:
-        deadline = deadline_after(timeout_ms)
-        for table in priorities:
-            self._directory.check(table, rows.shown, deadline)
-        return self._batches.insert(rows, priorities, codec, deadline)
 
     def _item_core(
         self,

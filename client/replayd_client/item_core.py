@@ -56,6 +56,12 @@ class ItemCore(WriterCore):
         self.log.add_item(handle, priority, window.first_row, window.last_row, window.template, time.monotonic())
         return handle
 
+    def know_tables(self) -> None:
+        """Inside a call, before a step whose items make themselves: without a server nothing is added, rather than the
+        step without its items."""
+        if self._validate_items and not self._directory.is_known:
+            self._directory.hello(deadline_after(self._timeout_ms))
+
     def wait_for(self, handle: ItemHandle, timeout_ms: float | Literal["own"] | None) -> None:
         """What `ItemHandle.wait` does while the item is not done."""
 

@@ -26,6 +26,11 @@ class TableDirectory:
         self._hello: HelloReply | None = None
         self._fits: set[tuple[str, Shown]] = set()
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the server has said what its tables are."""
+        return self._hello is not None
+
     def hello(self, deadline: float | None, *, refresh: bool = False) -> HelloReply:
         """What the server said of itself. Raises ConnectionLostError if there is none at the deadline."""
         hello = self._hello

@@ -36,7 +36,8 @@ class StructuredWriter(WriterLife):
         """Add a step, or with `partial_step` a part of one, and make the items of the configs that match now.
 
         Raises DataError that names the column, and nothing was added then; DeadlineExceededError when what is there
-        cannot be sent in time (the message says who must act), and the step was not added. Raises SignatureError,
+        cannot be sent in time (the message says who must act) and ConnectionLostError without a server, and the step
+        was not added. Raises SignatureError,
         UnknownTableError and PriorityError for an item: it is left out, and the step and the other items were added.
         """
         self._core.call("append", self._append, data, partial_step)
@@ -57,6 +58,7 @@ class StructuredWriter(WriterLife):
         self._matcher.begin_episode()
 
     def _append(self, data: Any, partial_step: bool) -> None:
+        self._core.know_tables()
         self._create(self._matcher.append(data, partial_step))
 
     def _finish_episode(self) -> None:

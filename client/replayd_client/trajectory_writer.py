@@ -55,7 +55,8 @@ class TrajectoryWriter(WriterLife):
         appends make a column of a trajectory: `TrajectoryColumn([first["obs"], second["obs"]])`.
 
         Raises DataError that names the column, and changes nothing then; DeadlineExceededError when what is there
-        cannot be sent in time (the message says who must act), and the step was not added.
+        cannot be sent in time (the message says who must act) and ConnectionLostError without a server, and the step
+        was not added.
         """
         self._core.call("append", self._steps.append, data, partial_step)
         structure = self._known_structure()
@@ -67,7 +68,8 @@ class TrajectoryWriter(WriterLife):
         The priority "max" is the largest in the table when the item enters, 1.0 if that is empty.
 
         Raises TypeError for a leaf that is no TrajectoryColumn, DataError for an empty trajectory or expired cells,
-        PriorityError, UnknownTableError, SignatureError, and DeadlineExceededError as `append` does.
+        PriorityError, UnknownTableError, SignatureError; DeadlineExceededError and ConnectionLostError as `append`. The
+        item was not made then.
         """
         try:
             columns = self._trajectory.leaves(trajectory)

@@ -92,8 +92,8 @@ class VectorWriter(WriterLife):
           which the rows of ended episodes are read; Gymnasium's `final_obs` will do. Its next step is a new episode's.
 
         Raises DataError that names the column, and nothing was added then; DeadlineExceededError when what is there
-        cannot be sent in time (the message says who must act), and the step was not added. The first call also raises
-        SignatureError and UnknownTableError.
+        cannot be sent in time (the message says who must act) and ConnectionLostError without a server, and the step
+        was not added. The first call also raises SignatureError and UnknownTableError.
         """
         mask = np.asarray(ends)
         if mask.shape != (self.num_envs,) or mask.dtype != np.bool_:

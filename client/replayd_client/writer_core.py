@@ -160,7 +160,7 @@ class WriterCore:
                 self._ship()
                 return is_done()
 
-            self._sender.wait(is_over, self._deadline(timeout_ms), what)
+            self._wait(is_over, self._deadline(timeout_ms), what)
 
     def told(self, refusal: Receipt) -> None:
         """The caller knows of this refusal; no later call raises it."""
@@ -193,7 +193,8 @@ class WriterCore:
             explain = deadline is None or deadline > time.monotonic() + EXIT_TIMEOUT_MS / 1000
             try:
                 self._outbox.close_step()
-                self._flush(0, deadline, explain=explain)
+                state = "The writer is closed; what was not acknowledged may or may not arrive."
+                self._flush(0, deadline, explain=explain, state=state)
             except (DeadlineExceededError, ConnectionLostError) as error:
                 return error
             finally:
@@ -284,7 +285,8 @@ class WriterCore:
         """Ship what is full; if it cannot leave, wait."""
         self._ship()
         if self._outbox.has_full_message:
-            self._sender.wait(self._shipped, deadline_after(self._timeout_ms), what)
+            state = "Nothing was added; what was before goes on being delivered, exactly once."
+            self._wait(self._shipped, deadline_after(self._timeout_ms), what, state=state)
 
     def _shipped(self) -> bool:
         self._ship()
@@ -326,7 +328,7 @@ class WriterCore:
             due = min(due, waiting + CUT_AFTER_S)
         return due
 
-    def _flush(self, most: int, deadline: float | None, *, explain: bool = True) -> None:
+    def _flush(self, most: int, deadline: float | None, *, explain: bool = True, state: str = "") -> None:
         if self._outbox.waiting_items > most:
             self._outbox.cut()
             if self._outbox.waiting_items > most:
@@ -336,21 +338,26 @@ class WriterCore:
             self._ship()
             return self.open_items <= most
 
-        try:
-            self._sender.wait(is_flushed, deadline, "flush", explain=explain)
-        except (DeadlineExceededError, ConnectionLostError) as error:
-            raise self._with_open_items(error) from error.__cause__
+        self._wait(is_flushed, deadline, "flush", explain=explain, state=state)
         self._raise_refusals()
 
-    def _with_open_items(self, error: ReplaydError) -> ReplaydError:
-        """What ended a flush, with the number of all items that are not acknowledged: the sender knows those it has."""
-        count = self.open_items
-        text = str(error)
-        if isinstance(error, ConnectionLostError):
-            text = f"flush: {count} item{'s' if count != 1 else ''} not acknowledged: {text}"
-        elif self._outbox.items:
-            text = f"{text} Not sent yet: {self._outbox.items} more."
-        return type(error)(text, detail={**error.detail, "unacknowledged_items": count}, code=error.code)
+    def _wait(
+        self, until: Callable[[], bool], deadline: float | None, what: str, *, explain: bool = True, state: str = ""
+    ) -> None:
+        """As `Sender.wait`. The errors tell of all items that are not acknowledged, of which the sender knows those it
+        has, and what becomes of them; `state` says more of that."""
+        try:
+            self._sender.wait(until, deadline, what, explain=explain)
+        except (DeadlineExceededError, ConnectionLostError) as error:
+            count = self.open_items
+            text = str(error)
+            if isinstance(error, ConnectionLostError):
+                text = f"{what}: {count} item{'s' if count != 1 else ''} not acknowledged: {text}"
+                state = state or "This writer goes on delivering them, exactly once."
+            elif self._outbox.items:
+                text = f"{text} Not sent yet: {self._outbox.items} more."
+            detail = {**error.detail, "unacknowledged_items": count}
+            raise type(error)(f"{text} {state}".rstrip(), detail=detail, code=error.code) from error.__cause__
 
     def _deadline(self, timeout_ms: float | Literal["own"] | None) -> float | None:
         """Of a call that was given this time; "own" is the writer's."""
