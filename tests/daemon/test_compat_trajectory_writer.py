@@ -171,7 +171,7 @@ def test_text_of_any_length_is_stored(client: reverb.Client) -> None:
 def test_a_value_that_does_not_fit_its_column_is_named(client: reverb.Client, value: Any, message: str) -> None:
     writer = client.trajectory_writer(2)
     writer.append({"a": 1, "b": {"c": 1.0}})
-    with pytest.raises(ValueError, match=r"for column 1 \(path=\('b', 'c'\)\)\. " + message):
+    with pytest.raises(ValueError, match=r"for column \('b', 'c'\)\. " + message):
         writer.append({"a": 1, "b": {"c": value}})
     writer.append({"a": 2, "b": {"c": 2.0}})
     assert writer.history["a"][:].numpy().tolist() == [1, 2]
@@ -284,7 +284,7 @@ def test_a_trajectory_that_does_not_fit_is_refused_with_both_signatures(client: 
     writer = client.trajectory_writer(2)
     for step in range(2):
         writer.append({"a": step, "b": np.float32(step)})
-    with pytest.raises(ValueError, match=r"signed.*int64\[\?\]"):
+    with pytest.raises(ValueError, match=r"signed.*inconsistent with the table signature\. .*int64 \[\?\]"):
         writer.create_item("signed", 1.0, make(writer.history))
     writer.close()
 

@@ -162,7 +162,7 @@ def test_steps_keep_dtype_and_shape(client: reverb.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "sequence", [{}, [], np.zeros(0), {"a": np.zeros(2), "b": np.zeros(3)}, {"a": np.zeros(2), "b": 1}, 3]
+    "sequence", [{}, [], {"a": np.zeros(2), "b": np.zeros(3)}, {"a": np.zeros(2), "b": 1}, 3]
 )
 def test_a_sequence_has_an_axis_of_steps_in_each_leaf(client: reverb.Client, sequence: Any) -> None:
     with client.writer(2) as writer, pytest.raises(ValueError):
@@ -174,6 +174,13 @@ def test_a_sequence_is_as_many_steps(client: reverb.Client) -> None:
         writer.append_sequence({"a": np.arange(3), "s": np.array(["x", "yy", "z"])})
         writer.create_item("table", 3, 1.0)
     assert data(client, "table") == [[[0, 1, 2], [b"x", b"yy", b"z"]]]
+
+
+def test_an_empty_sequence_is_no_step(client: reverb.Client) -> None:
+    with client.writer(3) as writer:
+        writer.append_sequence([np.zeros((0, 2))])
+        with pytest.raises(ValueError, match="larger than number of buffered timesteps"):
+            writer.create_item("table", 1, 1.0)
 
 
 @pytest.mark.parametrize("count", [1, 2])

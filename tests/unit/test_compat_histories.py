@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from replayd.compat.reverb.errors import DeadlineExceededError
+from replayd.compat.reverb.pybind import AutoTunedChunkerOptions, ConstantChunkerOptions
 from replayd.compat.reverb.trajectory_writer import TrajectoryColumn, TrajectoryWriter
 
 
@@ -154,10 +155,26 @@ def test_a_step_that_is_no_longer_kept_is_a_value_error(index: int) -> None:
         written(8, 6)[index]
 
 
-@pytest.mark.parametrize("index", [8, 9, -9])
-def test_a_step_that_never_was_is_an_index_error(index: int) -> None:
-    with pytest.raises(IndexError):
-        written(8, 6)[index]
+@pytest.mark.parametrize("index", [8, 9, [8], [0, 100]])
+def test_a_step_that_is_yet_to_come_is_an_index_error(index: Any) -> None:
+    with pytest.raises(IndexError, match="out of range"):
+        written(8, 10)[index]
+
+
+@pytest.mark.parametrize("index", [-9, [-1, -9], slice(-9, None), slice(-20, -1), slice(-9, None, 2)], ids=str)
+def test_before_the_first_step_there_is_none(index: Any) -> None:
+    with pytest.raises(ValueError, match="cannot contain any None"):
+        written(8, 10)[index]
+
+
+@pytest.mark.parametrize("index", [-1, [-1], slice(-1, None)], ids=str)
+def test_a_cleared_history_has_no_newest_step(index: Any) -> None:
+    made, _ = writer()
+    made.append(1)
+    made.end_episode()
+    assert values(made.history[:]) == values(made.history[:-1]) == []
+    with pytest.raises(ValueError, match="cannot contain any None"):
+        made.history[index]
 
 
 SLICES = [
@@ -249,7 +266,7 @@ def test_the_refused_step_leaves_the_history_alone() -> None:
     made.append({"a": 1, "b": {"c": 2}})
     with pytest.raises(ValueError) as error:
         made.append({"a": 1, "b": {"c": "bad"}})
-    assert "for column 1 (path=('b', 'c')). Got string but expected int64." in str(error.value)
+    assert str(error.value) == "Tensor of wrong dtype provided for column ('b', 'c'). Got string but expected int64."
     assert values(made.history["a"]) == [1]
 
 
@@ -285,7 +302,7 @@ def test_flush_takes_no_negative_number() -> None:
     made.flush(1, timeout_ms=5)
     with pytest.raises(ValueError):
         made.flush(-1)
-    assert cells.calls == [("Flush", 0, None), ("Flush", 1, 5)]
+    assert cells.calls == [("Flush", 0, -1), ("Flush", 1, 5)]
 
 
 @pytest.mark.parametrize(
@@ -314,9 +331,38 @@ def test_the_configuration_of_an_unseen_column_waits_for_it() -> None:
     made.append({"x": 2})
     assert not cells.calls
     made.append({"y": 2})
-    assert cells.calls == [("ConfigureChunker", 1, 3, 2)]
+    assert cells.calls == [("ConfigureChunker", 1, ConstantChunkerOptions(max_chunk_length=2, num_keep_alive_refs=3))]
     made.append({"y": 3})
     assert len(cells.calls) == 1
+
+
+def test_a_column_without_a_chunk_length_gets_the_one_that_turns_out_well() -> None:
+    made, cells = writer()
+    made.append({"x": [1, 2]})
+    made.configure(("x", 1), num_keep_alive_refs=3, max_chunk_length=None)
+    assert cells.calls == [
+        ("ConfigureChunker", 1, AutoTunedChunkerOptions(num_keep_alive_refs=3, throughput_weight=1.0))
+    ]
+
+
+def test_a_writer_of_the_programs_own_gets_what_the_binding_takes() -> None:
+    made, cells = writer()
+    for step in range(3):
+        made.append({"a": step, "b": {"c": -step}})
+    history = made.history
+    made.create_item("table", 2.0, [history["a"][-2:], {"z": history["b"]["c"][0]}])
+    ((name, table, priority, columns, squeezed),) = cells.calls
+    assert (name, table, priority, squeezed) == ("CreateItem", "table", 2.0, [False, True])
+    assert [values(column) for column in columns] == [[1, 2], [0]]
+    assert all(isinstance(column, list) for column in columns)
+
+
+def test_the_history_has_its_keys_in_the_order_in_which_they_came() -> None:
+    made, _ = writer()
+    made.append({"z": 1, "a": 2})
+    made.append({"m": 3})
+    assert list(made.history) == ["z", "a", "m"]
+    assert list(made.append({"m": 1, "a": 2})) == ["m", "a"]
 
 
 def test_leaving_the_writer_flushes_unless_an_error_of_the_service_is_on_its_way() -> None:
@@ -338,8 +384,9 @@ def test_only_one_value_is_squeezed(count: int) -> None:
     assert TrajectoryColumn([Value(1)], squeeze=True).is_squeezed
 
 
-@pytest.mark.parametrize("references", [[None], [Value(1), None]])
-@pytest.mark.parametrize("squeeze", [True, False])
+@pytest.mark.parametrize(
+    ("references", "squeeze"), [([None], False), ([None], True), ([Value(1), None], False), ([None, None], False)]
+)
 def test_a_column_holds_no_none(references: list[Any], squeeze: bool) -> None:
     with pytest.raises(ValueError, match="cannot contain any None"):
         TrajectoryColumn(references, squeeze=squeeze)

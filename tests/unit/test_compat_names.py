@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from replayd.compat import reverb
+from replayd.compat.reverb import pybind
 from replayd.compat.reverb.client import Client
 from replayd.compat.reverb.platform import checkpointers_lib
 from replayd.compat.reverb.replay_sample import ReplaySample, SampleInfo
@@ -40,6 +41,9 @@ def test_an_unmodified_program_imports_reverb_once_it_is_installed() -> None:
         "import reverb.trajectory_writer, reverb.structured_writer, reverb.replay_sample, reverb.reverb_types\n"
         "import reverb.trajectory_dataset, reverb.timestep_dataset, reverb.pattern_dataset, reverb.pybind\n"
         "import reverb.platform.checkpointers_lib, reverb.selectors, reverb.structured, reverb.checkpointers\n"
+        "import reverb.platform.default.checkpointers\n"
+        "from reverb.platform.default import checkpointers\n"
+        "assert checkpointers.default_checkpointer is r.checkpointers.default_checkpointer\n"
         "from reverb import errors, structured\n"
         "from reverb.platform import checkpointers_lib\n"
         "from reverb.trajectory_writer import TrajectoryColumn\n"
@@ -81,8 +85,9 @@ def test_info_has_five_fields_with_dtypes_shapes_and_zeros() -> None:
     assert [dtype.name for dtype in SampleInfo.tf_dtypes()] == ["uint64", "float64", "int64", "float64", "int32"]
     assert SampleInfo.tf_shapes() == ((),) * 5
     zeros = SampleInfo.zeros()
-    assert [value.dtype for value in zeros] == list(SampleInfo.tf_dtypes())
+    assert [type(value) for value in zeros] == [int, float, int, float, int]
     assert not any(zeros)
+    assert len(SampleInfo._fields) == pybind.Sampler.NUM_INFO_TENSORS
 
 
 def test_a_sample_is_info_and_data() -> None:
@@ -185,10 +190,31 @@ def test_checkpointers_say_where_checkpoints_would_be(tmp_path: Path) -> None:
     checkpointer = checkpointers_lib.DefaultCheckpointer(path=str(tmp_path), group="", fallback_checkpoint_path=None)
     assert checkpointer.path == str(tmp_path)
     checkpointer.check_loadable()
+    place = checkpointer.internal_checkpointer()
+    assert isinstance(place, pybind.Checkpointer)
+    assert (place.path, place.group, place.fallback_checkpoint_path) == (str(tmp_path), "", None)
     for made in (checkpointers_lib.TempDirCheckpointer(), checkpointers_lib.default_checkpointer()):
+        assert isinstance(made.internal_checkpointer(), pybind.Checkpointer)
         assert isinstance(made, checkpointers_lib.CheckpointerBase)
         made.check_loadable()
         Path(made.path).rmdir()
+
+
+def test_a_program_may_have_a_checkpointer_of_its_own(tmp_path: Path) -> None:
+    class Own(checkpointers_lib.CheckpointerBase):
+        def internal_checkpointer(self) -> pybind.Checkpointer:
+            return pybind.create_default_checkpointer(str(tmp_path), "group", None)
+
+    with pytest.raises(TypeError):
+        checkpointers_lib.CheckpointerBase()  # type: ignore[abstract]
+    reverb.Server([reverb.Table.queue("queue", 1)], checkpointer=Own()).stop()
+
+
+def test_options_of_chunks_are_compared_by_what_they_say() -> None:
+    constant, tuned = pybind.ConstantChunkerOptions, pybind.AutoTunedChunkerOptions
+    assert constant(1, 2) == constant(max_chunk_length=1, num_keep_alive_refs=2)
+    assert len({constant(1, 2), constant(2, 2), tuned(2, 1.0), tuned(2, 2.0), tuned(2, 1.0)}) == 4
+    assert all(issubclass(each, pybind.ChunkerOptions) for each in (constant, tuned))
 
 
 @pytest.mark.parametrize("is_fallback", [True, False])

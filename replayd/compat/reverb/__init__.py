@@ -16,7 +16,7 @@ from replayd.compat.reverb import structured_writer as structured
 from replayd.compat.reverb.client import Client, Writer
 from replayd.compat.reverb.errors import DeadlineExceededError, ReverbError
 from replayd.compat.reverb.pattern_dataset import PatternDataset
-from replayd.compat.reverb.platform import checkpointers_lib as checkpointers
+from replayd.compat.reverb.platform.default import checkpointers
 from replayd.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from replayd.compat.reverb.reverb_types import TableInfo, TensorSpec
 from replayd.compat.reverb.server import Server, Table
@@ -56,6 +56,7 @@ _MODULES = (
     "pattern_dataset",
     "platform",
     "platform.checkpointers_lib",
+    "platform.default",
     "pybind",
     "rate_limiters",
     "replay_sample",
@@ -71,6 +72,7 @@ _ALIASES = {
     "selectors": "item_selectors",
     "structured": "structured_writer",
     "checkpointers": "platform.checkpointers_lib",
+    "platform.default.checkpointers": "platform.checkpointers_lib",
 }
 
 

@@ -2,6 +2,8 @@
 
 It takes flat steps, a value or None for each column, gives a reference for each value, and makes items of references.
 Its methods are named as the binding's, since programs put their own in its place. Knows nests only by their paths.
+
+A step is a row of replayd's. One that is still open when a flush needs what it has becomes two: see `Flush`.
 """
 
 # ruff: noqa: N802
@@ -13,12 +15,14 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd.compat.reverb import _priorities
 from replayd.compat.reverb._directory import Directory, TableFacts
 from replayd.compat.reverb._nests import Path
 from replayd.compat.reverb._signatures import ShownColumn, check_steps, check_trajectory
@@ -50,6 +54,28 @@ than the messages that a writer may have in flight, beyond which making an item 
 and always to the last item, is not held to it: one message for many items is far cheaper."""
 
 
+class ChunkerOptions:
+    """How many values of a column are kept, and how many make a chunk."""
+
+    num_keep_alive_refs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantChunkerOptions(ChunkerOptions):
+    """Chunks of so many values."""
+
+    max_chunk_length: int
+    num_keep_alive_refs: int
+
+
+@dataclass(frozen=True, slots=True)
+class AutoTunedChunkerOptions(ChunkerOptions):
+    """Chunks of the length that turns out well. What throughput is worth changes nothing: replayd weighs by itself."""
+
+    num_keep_alive_refs: int
+    throughput_weight: float
+
+
 @dataclass(frozen=True, slots=True)
 class WeakCellRef:
     """One value that was appended: of a column, from one step. It expires when its writer no longer keeps the step."""
@@ -65,7 +91,7 @@ class WeakCellRef:
     def numpy(self) -> Any:
         """A copy of the value. Raises RuntimeError if it has expired."""
         if self.expired:
-            raise RuntimeError("Cannot access data from an expired reference.")
+            raise RuntimeError("Cannot access data from expired WeakCellRef")
         stored = ReplaydColumn([self.cell], squeeze=True).numpy()
         return decode_strings(stored) if self.dtype == STRING else stored
 
@@ -107,10 +133,15 @@ class CellWriter:
         self._stored = 0
         self._chunk_length: dict[int, int] = {}
         self._cells_in_chunk: dict[int, int] = {}
+        self._episode_steps = 0
+        self._steps = 0
+        self._splits: deque[int] = deque()
+        """Steps, of those that are kept, that are a row more than one; once for each such row."""
 
     @property
     def episode_steps(self) -> int:
-        return self._writer.episode_steps
+        """Steps of the episode; an open one does not count."""
+        return self._episode_steps
 
     def Append(self, data: Sequence[Any]) -> list[WeakCellRef | None]:
         """A step, or the last part of the open one: a value or None for each column. Raises ValueError, TypeError."""
@@ -132,9 +163,12 @@ class CellWriter:
     ) -> None:
         """An item of columns of cells.
 
-        `paths` are those that replayd is told, `names` those of errors. `whole_steps` compares with signatures as the
-        legacy writer does. Raises ValueError.
+        `paths` are those that replayd is told, `names` those of errors; both are numbers unless given. `whole_steps`
+        compares with signatures as the legacy writer does. Raises ValueError, and TypeError for a table or a priority
+        that is none.
         """
+        if not isinstance(table, str):
+            raise TypeError(f"the name of a table is a str, not {type(table).__name__}")
         outputs = paths or [(number,) for number in range(len(columns))]
         shown = [
             _shown(name, refs, is_squeezed)
@@ -143,7 +177,8 @@ class CellWriter:
         facts = self._facts(table)
         if self._validate_items and facts is not None and facts.signature is not None:
             (check_steps if whole_steps else check_trajectory)(table, facts.signature, shown)
-        stored = float(priority) if facts is None else facts.stored_one(priority)
+        value = _priorities.number(priority)
+        stored = value if facts is None else facts.stored_one(value)
         parts: list[tuple[WirePath, ReplaydColumn]] = []
         for path, refs, is_squeezed in zip(outputs, columns, squeezed, strict=True):
             parts += _parts(path, refs, is_squeezed)
@@ -160,12 +195,17 @@ class CellWriter:
                     self._writer.flush(self._most_open, timeout_ms=None)
 
     def Flush(self, block_until_num_items: int = 0, timeout_ms: float | None = None) -> None:
-        """Wait until so many items are left; raises DeadlineExceededError. No timeout: None, and 0 or less."""
+        """Wait until so many items are left; raises DeadlineExceededError. No timeout: None, and 0 or less.
+
+        Items may show the step that is still open. A row that is not finished does not leave, so it is finished here,
+        and what the step gets later is a row of its own.
+        """
         timeout = timeout_ms if timeout_ms is not None and timeout_ms > 0 else None
         self._counts_items = self._counts_items or block_until_num_items > 0
         self._bound_messages()
         self._is_flushed = True
-        with translated():
+        self._split_open_step(block_until_num_items)
+        with translated(f"Flush call did not complete within provided timeout of {_duration(timeout)}"):
             self._writer.flush(block_until_num_items, timeout_ms=timeout)
         self._cells_in_chunk.clear()
 
@@ -173,20 +213,19 @@ class CellWriter:
         """Flush and begin a new episode. No timeout: None, and below 0. On an error nothing changes."""
         timeout = timeout_ms if timeout_ms is not None and timeout_ms >= 0 else None
         self._bound_messages()
-        with translated():
+        with translated(f"End episode call did not complete within provided timeout of {_duration(timeout)}"):
             self._writer.end_episode(clear_buffers, timeout_ms=timeout)
         self._cells_in_chunk.clear()
+        self._episode_steps = 0
 
-    def ConfigureChunker(self, column: int, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
+    def ConfigureChunker(self, column: int, options: ChunkerOptions) -> None:
         """What one column needs. Raises RuntimeError in the middle of a chunk of the length asked for before."""
         if self._cells_in_chunk.get(column, 0):
-            raise RuntimeError(f"column {column} has values in its buffer and cannot be configured now")
+            raise RuntimeError(f"column {column} has values in its buffer: flush before it is configured")
+        max_chunk_length = options.max_chunk_length if isinstance(options, ConstantChunkerOptions) else None
         self._chunk_length[column] = max_chunk_length or 1
-        self.max_num_keep_alive_refs = max(self.max_num_keep_alive_refs, num_keep_alive_refs)
-        with translated():
-            self._writer.configure(
-                (column,), num_keep_alive_refs=num_keep_alive_refs, max_chunk_length=max_chunk_length
-            )
+        self.max_num_keep_alive_refs = max(self.max_num_keep_alive_refs, options.num_keep_alive_refs)
+        self._keep(max_chunk_length)
 
     def Close(self) -> None:
         """Send what there is and end. What the server still refuses is in the log, as nobody is left to be told."""
@@ -215,10 +254,16 @@ class CellWriter:
         row: list[Any] = [None] * stored
         for place, value in zip(places, values, strict=True):
             row[place] = value
-        with translated():
-            cells = self._writer.append(row, partial_step=partial_step)
+        cells: Sequence[Any] = ()
+        # A step without any value is no row; nor is its end, if what it has is in rows already.
+        if places or self._writer.step_is_open:
+            with translated():
+                cells = self._writer.append(row, partial_step=partial_step)
         # Nothing below fails.
         self._stored = stored
+        if not partial_step:
+            self._episode_steps += 1
+            self._steps += 1
         refs: list[WeakCellRef | None] = []
         rest = iter(zip(places, values, strict=True))
         for number, column in enumerate(columns):
@@ -232,6 +277,27 @@ class CellWriter:
                 self._cells_in_chunk[number] = (self._cells_in_chunk.get(number, 0) + 1) % self._chunk_length[number]
             refs.append(WeakCellRef(cells[place], column.dtype, column.shape))
         return refs
+
+    def _split_open_step(self, most: int) -> None:
+        """Finish the row of the open step, if more items than that would wait for it."""
+        if not self._writer.step_is_open:
+            return
+        core = self._writer._core
+        with core._lock:
+            core.log.cut()
+            if core.log.waiting_items <= most:
+                return
+            core.log.close_step()
+        self._splits.append(self._steps)
+        self._keep(None)
+
+    def _keep(self, max_chunk_length: int | None) -> None:
+        """Have replayd keep as many rows as the steps are that are kept."""
+        while self._splits and self._splits[0] <= self._steps - self.max_num_keep_alive_refs:
+            self._splits.popleft()
+        rows = self.max_num_keep_alive_refs + len(self._splits)
+        with translated():
+            self._writer.configure((), num_keep_alive_refs=rows, max_chunk_length=max_chunk_length)
 
     def _bound_messages(self) -> None:
         core = self._writer._core
@@ -260,7 +326,9 @@ class CellWriter:
             return self._directory.table(table)
         except RuntimeError as error:
             if self._validate_items:
-                raise ValueError(f"Unable to create an item: {error}") from None
+                raise ValueError(
+                    f"Unable to create item in table '{table}' since the table could not be found: {error}"
+                ) from None
             # Without validation the server says so, to the next call that waits.
             return None
 
@@ -273,6 +341,11 @@ def with_paths(error: ValueError, paths: Sequence[Path]) -> ValueError:
         return f"{match[0]} (path={paths[number]})" if number < len(paths) else match[0]
 
     return ValueError(re.sub(r"for column (\d+)", named, str(error)))
+
+
+def _duration(timeout_ms: float | None) -> timedelta:
+    """As it is written in a text; no timeout is never passed."""
+    return timedelta(milliseconds=timeout_ms or 0)
 
 
 def _shown(name: Path, refs: Sequence[WeakCellRef], is_squeezed: bool) -> ShownColumn:

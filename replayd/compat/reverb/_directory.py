@@ -48,7 +48,7 @@ class TableFacts:
 
     def stored_one(self, priority: Any) -> float:
         """As `stored`, for a single one."""
-        value = float(priority)
+        value = _priorities.number(priority)
         _priorities.check_one(value, self.is_prioritized)
         return _priorities.encode_one(value) if self.is_signed else value
 
@@ -107,7 +107,7 @@ class Directory:
             facts = self.tables().get(name)
             if facts is None:
                 raise RuntimeError(
-                    f"Priority table {name!r} was not found; there are: {', '.join(sorted(self.tables()))}"
+                    f"Priority table {name} was not found; there are: {', '.join(sorted(self.tables()))}"
                 )
         return facts
 

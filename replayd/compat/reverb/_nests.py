@@ -119,9 +119,7 @@ def _filled(structure: Any, leaves: Iterator[Any]) -> Any:
 
 
 def _like(mapping: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
-    if type(mapping) is dict:
-        return values
-    # In the order of the mapping, which some kinds of mapping keep.
+    # In the order of the mapping.
     ordered = [(key, values[key]) for key in mapping]
     if isinstance(mapping, defaultdict):
         return defaultdict(mapping.default_factory, ordered)

@@ -24,6 +24,18 @@ _BITS: Final = Struct("=q")
 _DOUBLE: Final = Struct("=d")
 
 
+def number(priority: Any) -> float:
+    """The priority as a float: any number, and an array of one. Raises TypeError for everything else."""
+    if isinstance(priority, (str, bytes)):
+        raise TypeError(f"a priority is a number, not {priority!r}")
+    if getattr(priority, "ndim", 0):
+        array = np.asarray(priority)
+        if array.size != 1:
+            raise TypeError(f"a priority is a number, not an array of shape {array.shape}")
+        priority = array.item()
+    return float(priority)
+
+
 def check_one(priority: float, prioritized: bool) -> None:
     """As `check`, for a single one."""
     if math.isnan(priority) or abs(priority) >= MAGNITUDE or (prioritized and priority < 0):

@@ -41,24 +41,12 @@ def check_signature(nest: Any) -> Any:
 
 def check_trajectory(table: str, signature: Any, columns: Sequence[ShownColumn]) -> None:
     """Raises ValueError unless the columns fit the signature, one after the other."""
-    specs = flatten_with_path(signature)
-    if len(specs) != len(columns):
-        raise _mismatch(table, f"it has {len(columns)} columns, the signature {len(specs)}", specs, columns)
-    for number, ((_, spec), column) in enumerate(zip(specs, columns, strict=True)):
-        if numpy_dtype(spec.dtype) != column.dtype or not shapes_fit(shape_of(spec), column.shape):
-            raise _mismatch(table, f"column {number} (path={column.path}) does not fit", specs, columns)
+    _check(table, signature, columns, of_steps=False)
 
 
 def check_steps(table: str, signature: Any, columns: Sequence[ShownColumn]) -> None:
     """As `check_trajectory`, for columns [T, *shape] of a writer of whole steps: a spec may also be that of a step."""
-    specs = flatten_with_path(signature)
-    if len(specs) != len(columns):
-        raise _mismatch(table, f"it has {len(columns)} columns, the signature {len(specs)}", specs, columns)
-    for number, ((_, spec), column) in enumerate(zip(specs, columns, strict=True)):
-        wanted = shape_of(spec)
-        fits = shapes_fit(wanted, column.shape) or shapes_fit(wanted, column.shape[1:])
-        if numpy_dtype(spec.dtype) != column.dtype or not fits:
-            raise _mismatch(table, f"column {number} (path={column.path}) does not fit", specs, columns)
+    _check(table, signature, columns, of_steps=True)
 
 
 def packed(signatures: Mapping[str, Any]) -> bytes:
@@ -74,13 +62,37 @@ def unpacked(text: bytes) -> dict[str, Any]:
         raise ValueError("the server's signatures cannot be read") from error
 
 
+def _check(table: str, signature: Any, columns: Sequence[ShownColumn], *, of_steps: bool) -> None:
+    specs = flatten_with_path(signature)
+    if len(specs) != len(columns):
+        raise _mismatch(
+            table,
+            f"The trajectory has {len(columns)} columns but the table signature has {len(specs)} columns.",
+            specs,
+            columns,
+        )
+    for number, ((_, spec), column) in enumerate(zip(specs, columns, strict=True)):
+        wanted = shape_of(spec)
+        fits = shapes_fit(wanted, column.shape) or (of_steps and shapes_fit(wanted, column.shape[1:]))
+        if numpy_dtype(spec.dtype) != column.dtype or not fits:
+            what = (
+                f"The table expects column {number} to be a {_tensor(spec.dtype, wanted)} tensor but got a "
+                f"{_tensor(column.dtype, column.shape)} tensor."
+            )
+            raise _mismatch(table, what, specs, columns)
+
+
 def _mismatch(table: str, what: str, specs: Sequence[tuple[Path, Any]], columns: Sequence[ShownColumn]) -> ValueError:
-    wanted = ", ".join(f"{path}: {tf_name(numpy_dtype(s.dtype))}{shape_text(shape_of(s))}" for path, s in specs)
-    got = ", ".join(f"{column.path}: {tf_name(column.dtype)}{shape_text(column.shape)}" for column in columns)
+    wanted = ", ".join(f"{path}: {_tensor(spec.dtype, shape_of(spec))}" for path, spec in specs)
+    got = ", ".join(f"{column.path}: {_tensor(column.dtype, column.shape)}" for column in columns)
     return ValueError(
-        f"Unable to create an item in table '{table}' since the provided trajectory is inconsistent with the table "
-        f"signature: {what}. The table signature is: {wanted}. The provided trajectory has: {got}."
+        f"Unable to create item in table '{table}' since the provided trajectory is inconsistent with the table "
+        f"signature. {what} The table signature is: {wanted}. The provided trajectory has: {got}."
     )
+
+
+def _tensor(dtype: Any, shape: Sequence[Any] | None) -> str:
+    return f"{tf_name(numpy_dtype(dtype))} {shape_text(shape)}"
 
 
 def _pack(nest: Any) -> Any:

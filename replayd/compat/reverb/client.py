@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from operator import index
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd.compat.reverb import _priorities
 from replayd.compat.reverb._cells import CellWriter
 from replayd.compat.reverb._directory import Directory
 from replayd.compat.reverb._nests import flatten, flatten_with_path, unflatten_as
@@ -49,7 +52,7 @@ class Client:
         a priority that it does not take; TypeError for a leaf that cannot be stored.
         """
         if not priorities:
-            raise ValueError("priorities must contain at least one item.")
+            raise ValueError("priorities must contain at least one item")
         nest, arrays = step_nest(data)
         paths = [path for path, _ in flatten_with_path(data)]
         shown = [ShownColumn(path, array.dtype, (1, *array.shape)) for path, array in zip(paths, arrays, strict=True)]
@@ -58,7 +61,7 @@ class Client:
             try:
                 facts = self._directory.table(table)
             except RuntimeError as error:
-                raise ValueError(f"Unable to create an item: {error}") from None
+                raise ValueError(f"Unable to create item in table '{table}': {error}") from None
             if facts.signature is not None:
                 check_steps(table, facts.signature, shown)
             stored[table] = facts.stored_one(priority)
@@ -90,16 +93,20 @@ class Client:
         if max_in_flight_items is not None and max_in_flight_items < 1:
             raise ValueError(f"max_in_flight_items ({max_in_flight_items}) must be a positive integer")
         most_open = None if max_in_flight_items is None else max_in_flight_items + chunk_length - 1
-        cells = self._cell_writer(
-            max_sequence_length, validate_items=True, chunk_length=chunk_length, most_open=most_open
+        make_cells = partial(
+            self._cell_writer, max_sequence_length, validate_items=True, chunk_length=chunk_length, most_open=most_open
         )
-        return Writer(cells, max_sequence_length)
+        return Writer(make_cells, max_sequence_length, chunk_length)
 
-    def trajectory_writer(self, num_keep_alive_refs: int, *, validate_items: bool = True) -> TrajectoryWriter:
+    def trajectory_writer(
+        self, num_keep_alive_refs: int, *, validate_items: bool = True, get_signature_timeout_ms: int | None = 3000
+    ) -> TrajectoryWriter:
         """A writer of items that show any of the last `num_keep_alive_refs` steps.
 
-        With `validate_items` waits for a server, and items are compared with the tables' signatures. Raises ValueError.
+        With `validate_items` waits for a server, and items are compared with the tables' signatures.
+        `get_signature_timeout_ms` is how programs older than that said it: None for False. Raises ValueError.
         """
+        validate_items = validate_items and get_signature_timeout_ms is not None
         if num_keep_alive_refs < 1:
             raise ValueError(f"num_keep_alive_refs ({num_keep_alive_refs}) must be a positive integer")
         if validate_items:
@@ -133,13 +140,17 @@ class Client:
     def mutate_priorities(
         self, table: str, updates: dict[int, float] | None = None, deletes: list[int] | None = None
     ) -> None:
-        """Delete items, then set priorities; unknown keys are ignored. Raises ValueError for a bad priority."""
-        keys, priorities = list(updates or {}), list((updates or {}).values())
+        """Delete items, then set priorities; unknown keys are ignored.
+
+        Raises ValueError for a priority that the table does not take, TypeError for a key that is no integer from 0 to
+        2**64 - 1 and for a priority that is no number.
+        """
+        updates = {} if updates is None else updates
+        keys, priorities = _keys(updates), [_priorities.number(priority) for priority in updates.values()]
+        gone = _keys(() if deletes is None else deletes)
         stored = self._directory.table(table).stored(priorities)
         with translated():
-            self._client.mutate_priorities(
-                table, updates=(_keys(keys), stored), deletes=_keys(deletes or ()), timeout_ms=None
-            )
+            self._client.mutate_priorities(table, updates=(keys, stored), deletes=gone, timeout_ms=None)
 
     def reset(self, table: str) -> None:
         """Remove all items of the table and set its counters to 0."""
@@ -183,7 +194,7 @@ class Client:
             facts = self._directory.table(table)
         except RuntimeError as error:
             if unpack:
-                raise ValueError(str(error)) from None
+                raise ValueError(f'Could not find table "{table}". {error}') from None
             raise
         if unpack:
             structure = facts.signature
@@ -211,10 +222,11 @@ def _timesteps(info: SampleInfo, columns: list[NDArray[Any]], structure: Any) ->
     lengths = {len(column) for column in columns}
     if len(lengths) != 1:
         raise ValueError(
-            f"Cannot emit timesteps: the columns of this item have {sorted(lengths)} rows; sample it with "
-            "emit_timesteps=False"
+            f"Can't split non timestep trajectory into timesteps: its columns have {sorted(lengths)} rows; sample it "
+            "with emit_timesteps=False"
         )
-    steps = ([column[step] for column in columns] for step in range(lengths.pop()))
+    # Indexed so that a scalar is an array, too.
+    steps = ([column[step, ...] for column in columns] for step in range(lengths.pop()))
     return [ReplaySample(info, _packed(step, structure)) for step in steps]
 
 
@@ -227,5 +239,9 @@ def _packed(leaves: list[Any], structure: Any) -> Any:
     return unflatten_as(structure, leaves)
 
 
-def _keys(keys: Sequence[Any]) -> NDArray[np.uint64]:
-    return np.array([int(key) for key in keys], np.uint64)
+def _keys(keys: Iterable[Any]) -> NDArray[np.uint64]:
+    try:
+        found = [index(key) for key in keys]
+        return np.array(found, np.uint64)
+    except (TypeError, OverflowError):
+        raise TypeError(f"keys of items are integers from 0 to 2**64 - 1, got {list(keys)}") from None

@@ -21,19 +21,19 @@ class DeadlineExceededError(ReverbError):
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translated(overdue: str = "") -> Iterator[None]:
     """Within it replayd's errors arrive as the incumbent's users expect them, with replayd's text.
 
     A deadline that passed and a server that was not there in time are DeadlineExceededError: without a timeout of the
-    caller's neither is raised at all. An unknown table is a RuntimeError here; where it is a bad argument, who checks
-    arguments says so before.
+    caller's neither is raised at all. `overdue` is what its text begins with. An unknown table is a RuntimeError here;
+    where it is a bad argument, who checks arguments says so before.
     """
     try:
         yield
     except (replayd_errors.DeadlineExceededError, replayd_errors.ConnectionLostError) as error:
-        raise DeadlineExceededError(str(error)) from error
+        raise DeadlineExceededError(f"{overdue}: {error}" if overdue else str(error)) from error
     except replayd_errors.UnknownTableError as error:
-        raise RuntimeError(str(error)) from error
+        raise RuntimeError(f"Priority table {error.detail.get('table', '')} was not found: {error}") from error
     except replayd_errors.ReplaydError as error:
         # The others are a ValueError or a RuntimeError already; what is neither cannot be put right by the caller.
         if isinstance(error, (ValueError, RuntimeError)):

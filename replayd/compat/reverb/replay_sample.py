@@ -31,8 +31,8 @@ class SampleInfo(NamedTuple):
 
     @classmethod
     def zeros(cls) -> SampleInfo:
-        """An info that says nothing."""
-        return cls(*(dtype(0) for dtype in _DTYPES))
+        """An info that says nothing, of Python's numbers."""
+        return cls(0, 0.0, 0, 0.0, 0)
 
 
 _DTYPES = (np.uint64, np.float64, np.int64, np.float64, np.int32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -9,7 +11,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd.compat.reverb._cells import with_paths
+from replayd.compat.reverb import _priorities
+from replayd.compat.reverb._cells import AutoTunedChunkerOptions, CellWriter, ChunkerOptions, ConstantChunkerOptions
 from replayd.compat.reverb._nests import (
     Path,
     flatten_with_path,
@@ -40,7 +43,7 @@ class TrajectoryWriter:
         self._steps = 0
         self._open_step: set[int] | None = None
         """Columns that the open step has; None if there is no open step."""
-        self._wishes: dict[Path, tuple[int, int | None]] = {}
+        self._wishes: dict[Path, ChunkerOptions] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +62,7 @@ class TrajectoryWriter:
     def history(self) -> Any:
         """A nest of the histories of all columns. Raises RuntimeError before the first `append`."""
         if not self._histories:
-            raise RuntimeError("history cannot be accessed before append is called at least once.")
+            raise RuntimeError("history cannot be accessed before `append` is called at least once.")
         return map_structure(lambda history: history, self._history)
 
     @property
@@ -96,11 +99,11 @@ class TrajectoryWriter:
                     )
         for path in paths[len(self._paths) :]:
             if path in self._wishes:
-                self._writer.ConfigureChunker(number_of[path], *self._wishes.pop(path))
+                self._writer.ConfigureChunker(number_of[path], self._wishes.pop(path))
         try:
             refs = self._writer.AppendPartial(row) if partial_step else self._writer.Append(row)
         except ValueError as error:
-            raise with_paths(error, paths) from error
+            raise _with_path(error, paths) from error
         if paths is not self._paths:
             self._add_columns(structure, paths)
         self._record(refs, partial_step)
@@ -118,21 +121,20 @@ class TrajectoryWriter:
         for path, column in pairs:
             if not isinstance(column, TrajectoryColumn):
                 raise TypeError(
-                    f"All leaves of `trajectory` must be `TrajectoryColumn` but the one at {path} is "
-                    f"{type(column).__name__}"
+                    f"All leaves of `trajectory` must be `TrajectoryColumn` but got {type(column).__name__} at {path}"
                 )
         if not pairs:
-            raise ValueError("a trajectory needs at least one column")
-        if np.isnan(priority):
+            raise ValueError("trajectory must not be empty.")
+        if math.isnan(_priorities.number(priority)):
             raise ValueError("`priority` must not be nan.")
-        self._writer.CreateItem(
-            table,
-            priority,
-            [list(column) for _, column in pairs],
-            [column.is_squeezed for _, column in pairs],
-            wire_paths(trajectory),
-            [path for path, _ in pairs],
-        )
+        columns = [list(column) for _, column in pairs]
+        squeezed = [column.is_squeezed for _, column in pairs]
+        if isinstance(self._writer, CellWriter):
+            names = [path for path, _ in pairs]
+            self._writer.CreateItem(table, priority, columns, squeezed, wire_paths(trajectory), names)
+        else:
+            # Somebody else's, who knows what the binding takes.
+            self._writer.CreateItem(table, priority, columns, squeezed)
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
         """Send what there is and wait until at most so many items are not confirmed.
@@ -142,7 +144,7 @@ class TrajectoryWriter:
         """
         if block_until_num_items < 0:
             raise ValueError(f"block_until_num_items must be >= 0, got {block_until_num_items}")
-        self._writer.Flush(block_until_num_items, timeout_ms)
+        self._writer.Flush(block_until_num_items, -1 if timeout_ms is None else timeout_ms)
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
         """Flush and begin a new episode, with `clear_buffers` without any history.
@@ -166,17 +168,22 @@ class TrajectoryWriter:
         middle of a chunk of the length that was asked for before.
         """
         if num_keep_alive_refs < 1:
-            raise ValueError(f"num_keep_alive_refs must be a positive integer but got {num_keep_alive_refs}")
+            raise ValueError(f"num_keep_alive_refs ({num_keep_alive_refs}) must be a positive integer")
         if max_chunk_length is not None and not 1 <= max_chunk_length <= num_keep_alive_refs:
             raise ValueError(
-                f"max_chunk_length must be None or a positive integer of at most num_keep_alive_refs, "
-                f"{num_keep_alive_refs}, but got {max_chunk_length}"
+                f"max_chunk_length ({max_chunk_length}) must be None or a positive integer <= num_keep_alive_refs "
+                f"({num_keep_alive_refs})"
             )
+        options: ChunkerOptions = (
+            AutoTunedChunkerOptions(num_keep_alive_refs, throughput_weight=1.0)
+            if max_chunk_length is None
+            else ConstantChunkerOptions(max_chunk_length, num_keep_alive_refs)
+        )
         path = tuple(path)
         if path in self._number_of:
-            self._writer.ConfigureChunker(self._number_of[path], num_keep_alive_refs, max_chunk_length)
+            self._writer.ConfigureChunker(self._number_of[path], options)
         else:
-            self._wishes[path] = (num_keep_alive_refs, max_chunk_length)
+            self._wishes[path] = options
 
     def close(self) -> None:
         """Send what there is and end; waits a moment for confirmations. May be called again."""
@@ -216,13 +223,13 @@ class TrajectoryColumn:
 
     def __init__(self, data_references: Iterable[Any], *, squeeze: bool = False, path: Path | None = None) -> None:
         references = tuple(data_references)
-        at = "" if path is None else f" (path={path})"
-        if any(reference is None for reference in references):
-            raise ValueError(f"TrajectoryColumns cannot contain any None data references{at}, got {references}")
         if squeeze and len(references) != 1:
+            raise ValueError(f"Columns must contain exactly one data reference when squeeze set, got {len(references)}")
+        if any(reference is None for reference in references):
+            gone = [place for place, reference in enumerate(references) if reference is None]
             raise ValueError(
-                f"TrajectoryColumns must contain exactly one data reference when squeeze is set{at}, got "
-                f"{len(references)}"
+                f"TrajectoryColumns cannot contain any None data references: of the {len(references)} of the column at "
+                f"path {path} there are none, or none any more, at {gone}"
             )
         self._references = references
         self._path = path
@@ -242,17 +249,17 @@ class TrajectoryColumn:
             return TrajectoryColumn(self._references[index], path=path)
         if isinstance(index, list):
             return TrajectoryColumn([self._references[each] for each in index], path=path)
-        raise _bad_index(index)
+        raise _bad_index(self, index)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Raises ValueError for a column of nothing."""
+        """Raises IndexError for a column of nothing."""
         shape: tuple[int, ...] = tuple(self._first.shape)
         return shape if self.is_squeezed else (len(self._references), *shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of every cell. Raises ValueError for a column without data."""
+        """The dtype of every cell. Raises IndexError for a column without data."""
         dtype: np.dtype[Any] = self._first.dtype
         return dtype
 
@@ -271,15 +278,16 @@ class TrajectoryColumn:
     @property
     def _first(self) -> Any:
         if not self._references:
-            raise ValueError("a TrajectoryColumn without data has neither shape nor dtype")
+            raise IndexError("a TrajectoryColumn without data has neither shape nor dtype")
         return self._references[0]
 
 
 class _ColumnHistory:
     """The references of one column by step of the history; those that are no longer kept, and missing ones, are None.
 
-    Indexed as a list of all steps is. A slice from the first step up to a given one shows what is kept of it; every
-    other pick of what is None raises ValueError.
+    Indexed as a list of all steps is, but before its first step, as far as one likes, there is None. A slice from the
+    first step up to a given one shows what is kept of it; every other pick of what is None raises ValueError, and a
+    step that is yet to come IndexError.
     """
 
     def __init__(self, path: Path, steps_before: int) -> None:
@@ -316,17 +324,17 @@ class _ColumnHistory:
 
     def __getitem__(self, index: Any) -> TrajectoryColumn:
         path = (*self._path, _plain(index))
-        steps = range(len(self))
         if isinstance(index, int):
-            return TrajectoryColumn([self._at(steps[index])], squeeze=True, path=path)
+            return TrajectoryColumn([self._picked(index)], squeeze=True, path=path)
         if isinstance(index, slice):
-            picked: Iterable[int] = steps[index]
+            picked: Iterable[int] = range(len(self))[index]
             if index.start is None and index.stop is not None:
                 picked = [step for step in picked if step >= self._first_kept]
-            return TrajectoryColumn([self._at(step) for step in picked], path=path)
+            before = 0 if index.start is None else max(-len(self) - index.start, 0)
+            return TrajectoryColumn([None] * before + [self._at(step) for step in picked], path=path)
         if isinstance(index, list):
-            return TrajectoryColumn([self._at(steps[each]) for each in index], path=path)
-        raise _bad_index(index)
+            return TrajectoryColumn([self._picked(each) for each in index], path=path)
+        raise _bad_index(self, index)
 
     def __repr__(self) -> str:
         return f"<history of {self._path}: {len(self)} steps>"
@@ -334,6 +342,11 @@ class _ColumnHistory:
     @property
     def _first_kept(self) -> int:
         return max(self._dropped, len(self) - self._keep)
+
+    def _picked(self, index: int) -> Any:
+        if index >= len(self):
+            raise IndexError(f"index {index} is out of range: there are {len(self)} steps")
+        return self._at(index if index >= 0 else index + len(self))
 
     def _at(self, step: int) -> Any:
         return self._kept[step - self._dropped] if step >= self._first_kept else None
@@ -344,5 +357,17 @@ def _plain(index: Any) -> Any:
     return tuple(index) if isinstance(index, list) else index
 
 
-def _bad_index(index: Any) -> TypeError:
-    return TypeError(f"a column is indexed by an int, a slice or a list of ints, not {type(index).__name__}")
+def _bad_index(indexed: Any, index: Any) -> TypeError:
+    return TypeError(
+        f"{type(indexed).__name__} indices must be integers or slices, not {type(index)}; or lists of integers"
+    )
+
+
+def _with_path(error: ValueError, paths: Sequence[Path]) -> ValueError:
+    """The error with its column's path in the place of the number."""
+
+    def named(match: re.Match[str]) -> str:
+        column = int(match[1])
+        return f"for column {paths[column]}" if column < len(paths) else match[0]
+
+    return ValueError(re.sub(r"for column (\d+)", named, str(error)))
