@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replayd.chunks import ChunkStore
-from replayd.columns import Schema, Signature
+from replayd.columns import Schema, Signature, path_text
 from replayd.errors import BadPriority, BadRequest, MissingChunk, SignatureMismatch
 from replayd.limits import CHUNK_ROWS, LEASED_BYTES, PRIORITY_MAX, REFERENCES
 from replayd.messages import ChunkBatch, Float64s, Int64s, ItemBatch, Uint64s
@@ -134,6 +134,7 @@ def check_items(
     if items.longest > 1:
         CHUNK_ROWS.check(int(items.length.max()))
     _check_templates(items, width)
+    _check_joined(items, reach, first)
     if signatures:
         _check_signatures(items, reach, first, signatures)
 
@@ -153,6 +154,27 @@ def _check_templates(items: ItemBatch, width: Int64s) -> None:
             f"the window has {int(items.length[i])} rows of {int(width[i])}",
             item=i,
         )
+
+
+def _check_joined(items: ItemBatch, reach: _Reach, first: Int64s) -> None:
+    """What a template joins must be alike. A window's later chunks have the same columns as its first one."""
+    for number, template in enumerate(items.templates):
+        joined = template.joined
+        if not joined:
+            continue
+        mine = np.flatnonzero(items.template_of == number)
+        schema_of = reach.schema[first[mine]]
+        for schema in np.unique(schema_of).tolist():
+            columns = reach.schemas[schema].columns
+            for output in joined:
+                kinds = {(columns[c].dtype, columns[c].shape): columns[c] for c in output.columns}
+                if len(kinds) > 1:
+                    i = int(mine[np.argmax(schema_of == schema)])
+                    found = ", ".join(f"{path_text(c.path)} {c.dtype}{list(c.shape)}" for c in kinds.values())
+                    raise BadRequest(
+                        f"item {i}: its template joins columns of several kinds in {path_text(output.path)}: {found}",
+                        item=i,
+                    )
 
 
 def _check_signatures(items: ItemBatch, reach: _Reach, first: Int64s, signatures: Mapping[int, Signature]) -> None:

@@ -69,7 +69,7 @@ def parse_template(blob: bytes) -> Template:
     for entry in _unpack(blob, "template"):
         output, reach = _output(entry)
         outputs.append(output)
-        span, width = max(span, reach), max(width, output.column + 1)
+        span, width = max(span, reach), max(width, *(column + 1 for column in output.columns))
     if not outputs:
         raise BadMessage("a template needs at least one output column")
     _check_nest([output.path for output in outputs], "template")
@@ -134,34 +134,46 @@ def _column(entry: Any) -> Column:
 
 def _output(entry: Any) -> tuple[OutputColumn, int]:
     """One output column, and how many rows of the window it reaches."""
-    if not isinstance(entry, list) or len(entry) != 4:
-        raise BadMessage("a template column must be [path, column, squeeze, runs]")
-    path, column, squeeze, runs = entry
+    if not isinstance(entry, list) or len(entry) != 3:
+        raise BadMessage("a template column must be [path, squeeze, parts]")
+    path, squeeze, parts = entry
     where = _path(path)
-    if not is_uint(column) or not isinstance(squeeze, bool) or not isinstance(runs, list):
-        raise BadMessage(f"template column {path_text(where)}: column must be a uint, squeeze a bool, runs an array")
-    COLUMNS.check(column)
-    rows, reach = _rows(runs, path_text(where)) if runs else (None, 1)
-    if squeeze and rows is not None and rows != 1:
-        raise BadMessage(f"template column {path_text(where)}: squeeze needs exactly one row, it shows {rows}")
-    return OutputColumn(where, column, squeeze, rows), reach
+    text = f"template column {path_text(where)}"
+    if not isinstance(squeeze, bool) or not isinstance(parts, list) or not parts:
+        raise BadMessage(f"{text}: squeeze must be a bool, parts an array of at least one [column, runs]")
+    columns = []
+    rows, reach, runs = 0, 1, 0
+    for part in parts:
+        if not isinstance(part, list) or len(part) != 2 or not is_uint(part[0]) or not isinstance(part[1], list):
+            raise BadMessage(f"{text}: a part must be [column, runs], column a uint and runs an array")
+        column, flat = part
+        COLUMNS.check(column + 1)
+        columns.append(column)
+        if not flat and len(parts) > 1:
+            raise BadMessage(f"{text}: a part without runs is the whole window, and then the only part")
+        runs += len(flat) // 3
+        RUNS.check(runs)
+        if flat:
+            shown, last = _rows(flat, text)
+            rows, reach = rows + shown, max(reach, last)
+            CHUNK_ROWS.check(rows)
+    if squeeze and rows > 1:
+        raise BadMessage(f"{text}: squeeze needs exactly one row, it shows {rows}")
+    return OutputColumn(where, tuple(dict.fromkeys(columns)), squeeze, rows or None), reach
 
 
-def _rows(runs: list[Any], where: str) -> tuple[int, int]:
+def _rows(runs: list[Any], text: str) -> tuple[int, int]:
+    """How many rows these runs show, and how many of the window they reach."""
     if len(runs) % 3 or not all(isinstance(value, int) and not isinstance(value, bool) for value in runs):
-        raise BadMessage(f"template column {where}: runs must be integers start, length, stride, …")
-    RUNS.check(len(runs) // 3)
+        raise BadMessage(f"{text}: runs must be integers start, length, stride, …")
     rows, reach = 0, 1
     for start, length, stride in zip(runs[0::3], runs[1::3], runs[2::3], strict=True):
         last = start + (length - 1) * stride
         if length < 1 or min(start, last) < 0:
-            raise BadMessage(
-                f"template column {where}: run ({start}, {length}, {stride}) leaves the window or is empty"
-            )
+            raise BadMessage(f"{text}: run ({start}, {length}, {stride}) leaves the window or is empty")
         # A run of one row takes no stride, but a reader may compute with it.
         CHUNK_ROWS.check(max(length, start + 1, last + 1, abs(stride) + 1))
         rows, reach = rows + length, max(reach, start + 1, last + 1)
-    CHUNK_ROWS.check(rows)
     return rows, reach
 
 

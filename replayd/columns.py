@@ -44,10 +44,11 @@ class Schema:
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
     path: Path
-    column: int
+    columns: tuple[int, ...]
+    """The schema columns whose cells it shows, one or several that are joined."""
     squeeze: bool
     rows: int | None
-    """Rows it shows; None is the whole window."""
+    """Rows it shows; None is the whole window of one column."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,9 +74,14 @@ class Template:
         """True when an output drops the leading axis of the whole window, which must then have one row."""
         return any(output.squeeze and output.rows is None for output in self.outputs)
 
+    @property
+    def joined(self) -> tuple[OutputColumn, ...]:
+        """The outputs of several columns, which must be of one dtype and shape."""
+        return tuple(output for output in self.outputs if len(output.columns) > 1)
+
     def used_columns(self) -> frozenset[int] | None:
         """Schema columns it shows; None is all."""
-        return None if self.is_identity else frozenset(output.column for output in self.outputs)
+        return None if self.is_identity else frozenset(column for output in self.outputs for column in output.columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,8 @@ def _fits(wanted: Sequence[int | None], shape: Sequence[int]) -> bool:
 def _shown(schema: Schema, template: Template) -> list[_Shown]:
     if template.is_identity:
         return [_Shown(c.path, c.dtype, c.shape, None, False) for c in schema.columns]
-    outputs = ((o, schema.columns[o.column]) for o in template.outputs)
+    # Joined columns are alike, so the first one tells.
+    outputs = ((o, schema.columns[o.columns[0]]) for o in template.outputs)
     return [_Shown(o.path, c.dtype, c.shape, o.rows, o.squeeze) for o, c in outputs]
 
 

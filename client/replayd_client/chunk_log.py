@@ -433,4 +433,4 @@ class ChunkLog:
 
 def _whole_window(paths: Sequence[Path]) -> bytes:
     """A template that shows the first columns of a schema, which have these paths, over a whole window."""
-    return Template(tuple(OutputColumn(path, number, False, ()) for number, path in enumerate(paths))).encode()
+    return Template(tuple(OutputColumn(path, False, ((number, ()),)) for number, path in enumerate(paths))).encode()

@@ -68,6 +68,10 @@ class Column:
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "row_bytes", dtype.itemsize * math.prod(shape))
 
+    def is_like(self, other: Column) -> bool:
+        """Whether cells of both may stand in one array: equal dtype and shape, whatever the paths."""
+        return self.dtype == other.dtype and self.shape == other.shape
+
     def __str__(self) -> str:
         return f"{path_text(self.path)}: {array_text(self.dtype, self.shape)}"
 

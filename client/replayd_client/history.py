@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, repeat
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -18,7 +19,7 @@ from replayd_client.chunk_log import ChunkLog
 from replayd_client.columns import Column
 from replayd_client.errors import DataError
 from replayd_client.structure import Path, path_text
-from replayd_client.templates import OutputColumn, Run, Template, runs_of
+from replayd_client.templates import OutputColumn, Part, Run, Template, runs_of
 
 
 @dataclass(slots=True)
@@ -31,13 +32,14 @@ class CellReference:
 
 
 class TrajectoryColumn:
-    """Cells of one column in any order, with repeats and gaps: [T, *shape], or [*shape] if squeezed.
+    """Cells in any order, with repeats and gaps: [T, *shape], or [*shape] if squeezed.
 
-    Made by indexing a writer's history; `TrajectoryColumn([*a, *b])` joins the cells of several. Raises DataError for
-    no cells, cells of several columns, a missing or expired cell, and for more than one cell with `squeeze`.
+    Made by indexing a writer's history; `TrajectoryColumn([*a, *b])` joins the cells of several picks, also of several
+    columns if those are of one dtype and shape. Raises DataError for no cells, cells of several writers or kinds, a
+    missing or expired cell, and for more than one cell with `squeeze`.
     """
 
-    __slots__ = ("_column", "_first", "_last", "_log", "_rows", "is_squeezed", "path")
+    __slots__ = ("_column", "_columns", "_first", "_last", "_log", "_rows", "is_squeezed", "path")
 
     def __init__(
         self,
@@ -52,10 +54,21 @@ class TrajectoryColumn:
         found = [cell for cell in cells if cell is not None]
         if len(found) != len(cells):
             raise DataError("a column of a trajectory may not contain None: a step lacks the column")
-        first = found[0]
-        if any(cell.log is not first.log or cell.column != first.column for cell in found):
-            raise DataError("the cells of a column of a trajectory must come from one column of one writer")
-        self._set(first.log, first.column, [cell.row for cell in found], squeeze, path)
+        if squeeze and len(found) != 1:
+            raise DataError(f"{len(found)} cells cannot be squeezed, only one")
+        self._log = found[0].log
+        if any(cell.log is not self._log for cell in found):
+            raise DataError("the cells of a column of a trajectory must come from one writer")
+        self._column = found[0].column
+        columns = [cell.column for cell in found]
+        self._columns = None if columns.count(self._column) == len(columns) else columns
+        self._rows: Sequence[int] = [cell.row for cell in found]
+        self._first, self._last = min(self._rows), max(self._rows)
+        self.is_squeezed = squeeze
+        self.path = path
+        if self._columns is not None:
+            _check_alike([self._spec_of(column) for column in dict.fromkeys(columns)])
+        self.check()
 
     @classmethod
     def of(cls, log: ChunkLog, column: int, rows: Sequence[int], squeeze: bool, path: Path) -> TrajectoryColumn:
@@ -63,6 +76,7 @@ class TrajectoryColumn:
         made = cls.__new__(cls)
         made._log = log
         made._column = column
+        made._columns = None
         made._rows = rows
         made.is_squeezed = squeeze
         made.path = path
@@ -74,64 +88,77 @@ class TrajectoryColumn:
             made.check()
         return made
 
-    def _set(self, log: ChunkLog, column: int, rows: Sequence[int], squeeze: bool, path: Path | None) -> None:
-        if squeeze and len(rows) != 1:
-            raise DataError(f"{len(rows)} cells cannot be squeezed, only one")
-        self._log = log
-        self._column = column
-        self._rows = rows
-        self._first, self._last = min(rows), max(rows)
-        self.is_squeezed = squeeze
-        self.path = path
-        self.check()
-
     def check(self) -> None:
         """Raises DataError for a cell that has expired or that its step lacks."""
-        log, path = self._log, self._spec.path
+        log = self._log
         if self._first < log.oldest_row:
+            path = self._spec_of(self._columns[self._rows.index(self._first)] if self._columns else self._column).path
             step = self._first - log.history_start
             raise DataError(
                 f"{path_text(path)}: step {step} has expired, only the last {log.rows - log.oldest_row} steps are kept "
                 f"(num_keep_alive_refs is {log.keep_rows})",
                 detail={"fault": "expired", "path": path, "step": step},
             )
-        for row in self._rows:
-            if not log.presence.is_present(self._column, row):
-                raise _lacking(log, path, row)
+        for column, row in zip(self._columns or repeat(self._column), self._rows, strict=False):
+            if not log.presence.is_present(column, row):
+                raise _lacking(log, self._spec_of(column).path, row)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(T, *shape of a cell), or the shape of a cell if squeezed."""
-        shape = self._spec.shape
+        shape = self._spec_of(self._column).shape
         return shape if self.is_squeezed else (len(self._rows), *shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of every cell: a column has one dtype in all its steps."""
-        return self._spec.dtype
+        return self._spec_of(self._column).dtype
 
     def numpy(self) -> NDArray[Any]:
         """A copy of the data. Raises DataError if a cell has expired."""
         self.check()
-        return self._log.values(self._column, np.array(self._rows, np.int64)).reshape(self.shape)
+        rows = np.array(self._rows, np.int64)
+        if self._columns is None:
+            return self._log.values(self._column, rows).reshape(self.shape)
+        columns = np.array(self._columns)
+        out = np.empty(self.shape, self.dtype)
+        for column in set(self._columns):
+            where = columns == column
+            out[where] = self._log.values(column, rows[where])
+        return out
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[CellReference]:
-        return (CellReference(self._log, self._column, row) for row in self._rows)
+        columns = self._columns or repeat(self._column)
+        return (CellReference(self._log, column, row) for column, row in zip(columns, self._rows, strict=False))
 
     def __getitem__(self, index: Any) -> TrajectoryColumn:
+        if self._columns is not None:
+            cells = list(self)
+            places, squeeze = picked(range(len(cells)), index)
+            return TrajectoryColumn([cells[place] for place in places], squeeze=squeeze, path=self.path)
         rows, squeeze = picked(self._rows, index)
+        if not rows:
+            raise DataError("a column of a trajectory needs at least one cell")
         return TrajectoryColumn.of(self._log, self._column, rows, squeeze, self.path or ())
 
     def __repr__(self) -> str:
-        return f"<TrajectoryColumn {path_text(self._spec.path)}: {self.dtype.name}{list(self.shape)}>"
+        names = [path_text(self._spec_of(column).path) for column in dict.fromkeys(self._columns or [self._column])]
+        return f"<TrajectoryColumn {', '.join(names)}: {self.dtype.name}{list(self.shape)}>"
 
-    @property
-    def _spec(self) -> Column:
+    def _spec_of(self, column: int) -> Column:
         assert self._log.schema is not None, "a cell has a column"
-        return self._log.schema.columns[self._column]
+        return self._log.schema.columns[column]
+
+    def _parts(self, first: int, last: int) -> tuple[Part, ...]:
+        """How a template says it, for a window of these rows."""
+        if self._columns is None:
+            return ((self._column, _runs(self._rows, first, last)),)
+        rows = np.array(self._rows, np.int64) - first
+        starts = [0, *(np.flatnonzero(np.diff(self._columns)) + 1).tolist(), len(rows)]
+        return tuple((self._columns[low], tuple(runs_of(rows[low:high]))) for low, high in pairwise(starts))
 
 
 class ColumnHistory:
@@ -179,6 +206,13 @@ class ColumnHistory:
         return (
             f"<ColumnHistory {path_text(self.path)}: {len(self)} steps, {self._log.rows - self._log.oldest_row} kept>"
         )
+
+
+def _check_alike(columns: Sequence[Column]) -> None:
+    """Raises DataError unless the cells of these columns may stand in one."""
+    for column in columns:
+        if not column.is_like(columns[0]):
+            raise DataError(f"columns of several kinds cannot be joined: {columns[0]} and {column}")
 
 
 def newest_cells(log: ChunkLog, columns: Sequence[ColumnHistory]) -> list[CellReference | None]:
@@ -297,14 +331,13 @@ class Windows:
     ) -> tuple[bytes, Shown]:
         log = self._log
         outputs = tuple(
-            (path, column._column, column.is_squeezed, _runs(column._rows, first, last))
-            for path, column in zip(paths, columns, strict=True)
+            (path, column.is_squeezed, column._parts(first, last)) for path, column in zip(paths, columns, strict=True)
         )
         shown = tuple(
             (path, log.dtype_names[column._column], column.shape) for path, column in zip(paths, columns, strict=True)
         )
         # Later columns are not in these rows' chunks yet, or nothing is there; then this is not all that they have.
-        if outputs == tuple((path, number, False, ()) for path, number in log.column_of.items()):
+        if outputs == tuple((path, False, ((number, ()),)) for path, number in log.column_of.items()):
             return b"", shown
         return Template(tuple(OutputColumn(*output) for output in outputs)).encode(), shown
 
@@ -314,7 +347,8 @@ def _place(column: TrajectoryColumn, first: int) -> tuple[Any, ...]:
     rows = column._rows
     if isinstance(rows, range):
         return column._column, column.is_squeezed, rows.start - first, len(rows), rows.step
-    return column._column, column.is_squeezed, tuple([row - first for row in rows])
+    columns = column._column if column._columns is None else tuple(column._columns)
+    return columns, column.is_squeezed, tuple([row - first for row in rows])
 
 
 def _runs(rows: Sequence[int], first: int, last: int) -> tuple[Run, ...]:

@@ -40,6 +40,9 @@ class ShownColumn:
     count: int
     rows: Ints | None
     """The rows in order; None when they are `count` consecutive ones from `first` on."""
+    parts: tuple[tuple[ShownColumn, Ints], ...] = ()
+    """Where columns are joined: what is shown of each of them, and the places that has among `rows`. `number` and
+    `column` are those of the first row then."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -123,16 +126,7 @@ class ItemWindows:
         if self._is_identity(0):
             self.check_same_columns(shown, self._chunk + self._chunks - 1, whole=True)
         selections: dict[tuple[int, int, int], RowSelection] = {}
-        arrays = []
-        for output in shown:
-            key = (output.first, output.count, id(output.rows))
-            selection = selections.get(key)
-            if selection is None:
-                selection = selections[key] = RowSelection(self.store, self.start, output)
-            self.check_same_columns([output], selection.used)
-            out = selection.take(output)
-            arrays.append(out.reshape(len(self.length), *output.shape))
-        return tuple(output.path for output in shown), arrays
+        return tuple(output.path for output in shown), [self._stacked(output, selections) for output in shown]
 
     def _is_identity(self, index: int) -> bool:
         return not self._templates[self.template_of[index]]
@@ -155,13 +149,32 @@ class ItemWindows:
             for output in shown:
                 if output.number >= len(columns):
                     raise _lacking(output)
-                if columns[output.number] != output.column:
-                    raise DataError(f"{path_text(output.path)}: {columns[output.number]} is not {output.column}")
+                found = columns[output.number]
+                if (found != output.column) if whole else not found.is_like(output.column):
+                    raise DataError(f"{path_text(output.path)}: {found} is not {output.column}")
+
+    def _stacked(self, output: ShownColumn, selections: dict[tuple[int, int, int], RowSelection]) -> NDArray[Any]:
+        """One output column of all items, which show the same rows of their windows."""
+        if output.parts:
+            out = np.empty((len(self), *output.shape), output.column.dtype)
+            for part, places in output.parts:
+                out[:, places] = self._stacked(part, selections)
+            return out
+        key = (output.first, output.count, id(output.rows))
+        selection = selections.get(key)
+        if selection is None:
+            selection = selections[key] = RowSelection(self.store, self.start, output)
+        self.check_same_columns([output], selection.used)
+        return selection.take(output).reshape(len(self), *output.shape)
 
     def _rows(self, index: int, output: ShownColumn) -> NDArray[Any]:
         """The rows of one output column of one item."""
         store, row_start = self.store, self.store.places.row_start
         out = np.empty((output.count, *output.column.shape), output.column.dtype)
+        if output.parts:
+            for part, places in output.parts:
+                out[places] = self._rows(index, part)
+            return out
         start = int(self.start[index])
         picked = None if output.rows is None else start + output.rows
         first = start + output.first if picked is None else int(picked.min())
@@ -280,28 +293,46 @@ def _shown_columns(template_blob: bytes, schema_blob: bytes, length: int) -> tup
             ShownColumn(column.path, number, column, False, 0, length, None)
             for number, column in enumerate(schema.columns)
         )
-    if sum(run[1] for output in template.outputs for run in output.runs) > MAX_SHOWN_ROWS:
+    if sum(run[1] for output in template.outputs for _, runs in output.parts for run in runs) > MAX_SHOWN_ROWS:
         raise DataError(f"a template lists more than {MAX_SHOWN_ROWS} rows")
     rows_of_runs: dict[tuple[Run, ...], tuple[int, int, Ints | None]] = {}
     shown = []
     for output in template.outputs:
-        if output.column >= len(schema.columns):
-            raise DataError(f"{path_text(output.path)}: there is no column {output.column} in the schema")
-        column = schema.columns[output.column]
-        if output.runs not in rows_of_runs:
-            rows_of_runs[output.runs] = _as_shown(output.runs, length)
-        first, count, rows = rows_of_runs[output.runs]
-        if output.squeeze and count != 1:
-            raise DataError(f"{path_text(output.path)}: {count} rows cannot be squeezed, only one")
-        shown.append(ShownColumn(output.path, output.column, column, output.squeeze, first, count, rows))
+        parts = []
+        for number, runs in output.parts:
+            if number >= len(schema.columns):
+                raise DataError(f"{path_text(output.path)}: there is no column {number} in the schema")
+            if runs not in rows_of_runs:
+                rows_of_runs[runs] = (0, length, None) if not runs else _as_shown(rows_of(runs, length))
+            first, count, rows = rows_of_runs[runs]
+            if output.squeeze and count != 1:
+                raise DataError(f"{path_text(output.path)}: {count} rows cannot be squeezed, only one")
+            column = schema.columns[number]
+            parts.append(ShownColumn(output.path, number, column, output.squeeze, first, count, rows))
+        shown.append(parts[0] if len(parts) == 1 else _joined(parts))
     return tuple(shown)
 
 
-def _as_shown(runs: tuple[Run, ...], length: int) -> tuple[int, int, Ints | None]:
-    """`first`, `count` and `rows` of ShownColumn for these runs."""
-    if not runs:
-        return 0, length, None
-    rows = rows_of(runs, length)
+def _joined(parts: Sequence[ShownColumn]) -> ShownColumn:
+    """These parts of one output column as one. Raises DataError unless their columns are of one dtype and shape."""
+    first = parts[0]
+    for part in parts:
+        if not part.column.is_like(first.column):
+            raise DataError(f"{path_text(first.path)}: {part.column} cannot be joined to {first.column}")
+    rows = np.concatenate([np.arange(p.first, p.first + p.count) if p.rows is None else p.rows for p in parts])
+    numbers = np.repeat([part.number for part in parts], [part.count for part in parts])
+    columns = {part.number: part.column for part in parts}
+    order = np.argsort(numbers, kind="stable")
+    ends = np.flatnonzero(np.diff(numbers[order])) + 1
+    by_column = [
+        (ShownColumn(first.path, number, columns[number], False, *_as_shown(rows[places])), places)
+        for number, places in zip(sorted(columns), np.split(order, ends), strict=True)
+    ]
+    return ShownColumn(first.path, first.number, first.column, False, int(rows[0]), len(rows), rows, tuple(by_column))
+
+
+def _as_shown(rows: Ints) -> tuple[int, int, Ints | None]:
+    """`first`, `count` and `rows` of ShownColumn for these rows."""
     return int(rows[0]), len(rows), None if (np.diff(rows) == 1).all() else rows
 
 

@@ -129,12 +129,12 @@ class _Kinds:
             rows = self._rows[key] = _Rows(outputs, self._kind_of, self._windows.start)
         path, kind = outputs[0].path, _kind(outputs[0])
         if ragged == "pad" and not outputs[0].squeeze:
-            mask, padded = rows.padded
-            data = self._take(outputs, padded.reshape(-1), np.repeat(np.arange(len(mask)), mask.shape[1]))
+            mask, order = rows.padded
+            data = self._take(outputs, rows.flat[order], rows.place[order])
             data = data.reshape(*mask.shape, *data.shape[1:])
             data[~mask] = 0
             return _Column(path, kind, data, mask)
-        data = self._take(outputs, rows.flat, rows.item)
+        data = self._take(outputs, rows.flat, rows.place)
         if outputs[0].squeeze:
             if ragged == "list":
                 return _Column(path, kind, [data[item, ...] for item in range(len(data))])
@@ -146,25 +146,24 @@ class _Kinds:
             raise _ragged(path, rows.counts.tolist())
         return _Column(path, kind, data.reshape(len(rows.counts), int(rows.counts[0]), *data.shape[1:]))
 
-    def _take(self, outputs: Sequence[ShownColumn], rows: Ints, item: Ints) -> NDArray[Any]:
-        """These rows of the store, each of a column of its item's kind: [rows, *shape]."""
+    def _take(self, outputs: Sequence[ShownColumn], rows: Ints, place: Ints) -> NDArray[Any]:
+        """These rows of the store, [rows, *shape], each of the column that all kinds together show at its place."""
         column = outputs[0].column
         if len(rows) * extent_bytes(column.dtype, column.shape) > MAX_BATCH_BYTES:
             raise DataError(f"{path_text(outputs[0].path)}: more than {MAX_BATCH_BYTES} bytes in one batch")
-        numbers = np.array([output.number for output in outputs])
-        if (numbers == numbers[0]).all():
+        if all(output.number == outputs[0].number and not output.parts for output in outputs):
             return self._take_from(outputs[0], rows)
-        # The columns of these items have different places in their schemas.
+        # Joined columns; or those of these items have different places in their schemas.
         out = np.empty((len(rows), *column.shape), column.dtype)
-        number_of = numbers[self._kind_of[item]]
-        for number in set(numbers.tolist()):
+        number_of = np.concatenate([_numbers(output) for output in outputs])[place]
+        for number in set(number_of.tolist()):
             where = np.flatnonzero(number_of == number)
             out[where] = self._take_from(replace(outputs[0], number=number), rows[where])
         return out
 
     def _take_from(self, output: ShownColumn, rows: Ints) -> NDArray[Any]:
         # To the store, each row is a window of one row.
-        single = replace(output, first=0, count=1, rows=None)
+        single = replace(output, first=0, count=1, rows=None, parts=())
         selection = RowSelection(self._windows.store, rows, single)
         self._windows.check_same_columns([single], selection.used)
         return selection.take(single).reshape(len(rows), *output.column.shape)
@@ -180,6 +179,14 @@ class _Kinds:
                 _check_alike(one.path, [_kind(one), _kind(other)])
 
 
+def _numbers(output: ShownColumn) -> Ints:
+    """The schema column of each row that is shown."""
+    numbers = np.full(output.count, output.number)
+    for part, places in output.parts:
+        numbers[places] = part.number
+    return numbers
+
+
 class _Rows:
     """Which rows of the store all items of a batch show of a column."""
 
@@ -192,21 +199,22 @@ class _Rows:
         """Rows of each item."""
         self.starts = starts_of(self.counts)
         """Where the rows of each item begin in `flat`."""
-        self.item: Ints = np.repeat(np.arange(len(kind_of)), self.counts)
-        """Item of each row."""
-        within = np.arange(len(self.item)) - self.starts[self.item]
-        self.flat: Ints = relative[starts_of(counts)[kind_of][self.item] + within] + start[self.item]
+        item = np.repeat(np.arange(len(kind_of)), self.counts)
+        within = np.arange(len(item)) - self.starts[item]
+        self.place: Ints = starts_of(counts)[kind_of][item] + within
+        """Of each row, its place among those that the kinds show, one kind behind the other."""
+        self.flat: Ints = relative[self.place] + start[item]
         """The rows, item after item."""
         self._padded: tuple[NDArray[np.bool_], Ints] | None = None
 
     @property
     def padded(self) -> tuple[NDArray[np.bool_], Ints]:
-        """Mask [B, T_max], and the rows in that shape. Where there is none stands the item's first: it is there."""
+        """Mask [B, T_max], and for each place a number in `flat`; where no row is, that of the item's first row."""
         if self._padded is None:
             mask = np.arange(int(self.counts.max())) < self.counts[:, None]
-            rows = np.repeat(self.flat[self.starts[:-1]][:, None], mask.shape[1], axis=1)
-            rows[mask] = self.flat
-            self._padded = mask, rows
+            order = np.repeat(self.starts[:-1][:, None], mask.shape[1], axis=1)
+            order[mask] = np.arange(len(self.flat))
+            self._padded = mask, order.reshape(-1)
         return self._padded
 
 

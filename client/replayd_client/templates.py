@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,37 +25,48 @@ MAX_RUNS = 4096
 Run = tuple[int, int, int]
 """start, length ≥ 1, stride: the rows start, start + stride, …, `length` of them."""
 
+Part = tuple[int, tuple[Run, ...]]
+"""The rows of these runs of a schema column; no runs are the whole window."""
+
 
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
-    """One column of a trajectory: the rows of `runs` of schema column `column`, shown as `path`.
+    """One column of a trajectory, shown as `path`: the rows of its parts, one part behind the other.
 
-    No runs are the whole window. With `squeeze` the single row is shown without the leading axis. Raises DataError if
-    this can be no column of any window.
+    Several parts join columns, which must be of one dtype and shape; each of them has runs then. With `squeeze` the
+    single row is shown without the leading axis. Raises DataError if this can be no column of any window.
     """
 
     path: Path
-    column: int
     squeeze: bool
-    runs: tuple[Run, ...]
+    parts: tuple[Part, ...]
 
     def __post_init__(self) -> None:
-        if not 0 <= self.column < MAX_COLUMNS:
-            raise DataError(f"{path_text(self.path)}: there is no column {self.column}")
-        if len(self.runs) > MAX_RUNS:
-            raise DataError(f"{path_text(self.path)}: {len(self.runs)} runs are more than the limit of {MAX_RUNS}")
-        shown = 0
-        for start, length, stride in self.runs:
+        if not self.parts:
+            raise DataError(f"{path_text(self.path)}: an output column has at least one part")
+        shown = count = 0
+        for column, runs in self.parts:
+            if not 0 <= column < MAX_COLUMNS:
+                raise DataError(f"{path_text(self.path)}: there is no column {column}")
+            if not runs and len(self.parts) > 1:
+                raise DataError(f"{path_text(self.path)}: a part without runs is the whole window, and the only part")
+            count += len(runs)
+            shown += sum([length for _, length, _ in runs])
+            self._check_runs(runs)
+        if count > MAX_RUNS:
+            raise DataError(f"{path_text(self.path)}: {count} runs are more than the limit of {MAX_RUNS}")
+        if shown > MAX_CHUNK_ROWS:
+            raise DataError(f"{path_text(self.path)}: {shown} rows are more than the limit of {MAX_CHUNK_ROWS}")
+        if self.squeeze and shown > 1:
+            raise DataError(f"{path_text(self.path)}: {shown} rows cannot be squeezed, only one")
+
+    def _check_runs(self, runs: Sequence[Run]) -> None:
+        for start, length, stride in runs:
             last = start + (length - 1) * stride
             if not (1 <= length <= MAX_CHUNK_ROWS and 0 <= start < MAX_CHUNK_ROWS and 0 <= last < MAX_CHUNK_ROWS):
                 raise DataError(f"{path_text(self.path)}: ({start}, {length}, {stride}) is not a run of rows")
             if abs(stride) >= MAX_CHUNK_ROWS:
                 raise DataError(f"{path_text(self.path)}: stride {stride} leaves every window")
-            shown += length
-        if shown > MAX_CHUNK_ROWS:
-            raise DataError(f"{path_text(self.path)}: {shown} rows are more than the limit of {MAX_CHUNK_ROWS}")
-        if self.squeeze and self.runs and shown != 1:
-            raise DataError(f"{path_text(self.path)}: {shown} rows cannot be squeezed, only one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +89,7 @@ class Template:
         """The template blob (§4.4). Equal templates give equal bytes."""
         if self.is_identity:
             return b""
-        flat = [[o.path, o.column, o.squeeze, [n for run in o.runs for n in run]] for o in self.outputs]
+        flat = [[o.path, o.squeeze, [[column, _flat(runs)] for column, runs in o.parts]] for o in self.outputs]
         return pack_description(flat, "template")
 
     @staticmethod
@@ -94,7 +105,7 @@ def runs_of(rows: NDArray[np.int64]) -> list[Run]:
     """The fewest runs that are exactly these rows in this order; gaps, repeats and reversals are kept.
 
     A run is as long as it can be, which is the fewest since every part of a run is a run. The whole window of n rows is
-    `[(0, n, 1)]`; an OutputColumn says the same for windows of any length with no runs at all.
+    `[(0, n, 1)]`; a part says the same for windows of any length with no runs at all.
     """
     rows = np.asarray(rows, np.int64)
     count = len(rows)
@@ -142,11 +153,21 @@ def _decode_template(blob: bytes) -> Template:
     outputs = []
     for entry in unpack_description(blob, "template"):
         match entry:
-            case [list(path), int(column), bool(squeeze), list(flat)] if not isinstance(column, bool):
-                if len(flat) % 3 or not all(type(number) is int for number in flat):
-                    raise DataError(f"{path_text(read_path(path))}: the runs are not triples of integers")
-                runs = tuple(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
-                outputs.append(OutputColumn(read_path(path), column, squeeze, runs))
+            case [list(path), bool(squeeze), list(parts)]:
+                outputs.append(OutputColumn(read_path(path), squeeze, tuple([_part(part) for part in parts])))
             case _:
                 raise DataError(f"{entry!r:.200} is not an output column of a template")
     return Template(tuple(outputs))
+
+
+def _part(part: Any) -> Part:
+    match part:
+        case [int(column), list(flat)] if not isinstance(column, bool):
+            if len(flat) % 3 or not all(type(number) is int for number in flat):
+                raise DataError(f"{flat!r:.200} are not runs, which are triples of integers")
+            return column, tuple(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
+    raise DataError(f"{part!r:.200} is not a part of an output column")
+
+
+def _flat(runs: Sequence[Run]) -> list[int]:
+    return [number for run in runs for number in run]

@@ -68,7 +68,7 @@ class VectorItem:
             column = schema.columns[numbers[node.path]]
             cells = len(node.offsets)
             run = (self.window + node.start, cells, node.step if cells > 1 else 1)
-            outputs.append(OutputColumn(path, numbers[node.path], node.squeeze, (run,)))
+            outputs.append(OutputColumn(path, node.squeeze, ((numbers[node.path], (run,)),)))
             shown.append((path, column.dtype.name, column.shape if node.squeeze else (cells, *column.shape)))
         return Template(tuple(outputs)).encode(), tuple(shown)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from replayd_client.columns import Column, Schema
 from replayd_client.errors import DataError
 from replayd_client.item_windows import ItemWindows
 from replayd_client.messages import ShownItems
-from replayd_client.templates import OutputColumn, Template, runs_of
+from replayd_client.templates import OutputColumn, Part, Template, runs_of
 from replayd_client.wire import BLOB_RECORD
 
 COLUMNS = (
@@ -29,6 +30,7 @@ COLUMNS = (
     Column(("done",), "bool", ()),
     Column(("state", 0), "float64", (3,)),
     Column(("state", 1), "int16", (2, 1)),
+    Column(("obs", "value"), "float32", ()),
 )
 
 
@@ -97,17 +99,20 @@ class Experience:
         template = templates[window.template]
         if template.is_identity:
             schema = self.schemas[self.schema_of[chunks[-1]]]
-            outputs = [OutputColumn(c.path, n, False, ()) for n, c in enumerate(schema.columns)]
+            outputs = [OutputColumn(c.path, False, ((n, ()),)) for n, c in enumerate(schema.columns)]
         else:
             outputs = list(template.outputs)
         found = {}
         for output in outputs:
-            parts, there = zip(*(self.column(chunk, output.column) for chunk in chunks), strict=True)
-            rows = [start + n * stride for start, length, stride in output.runs for n in range(length)]
-            picked = np.array(rows or range(window.length)) + window.offset
-            if not np.concatenate(there)[picked].all():
-                raise LookupError(output.path)
-            shown = np.concatenate(parts).astype(parts[-1].dtype)[picked]
+            cells = []
+            for number, runs in output.parts:
+                data, there = zip(*(self.column(chunk, number) for chunk in chunks), strict=True)
+                rows = [start + n * stride for start, length, stride in runs for n in range(length)]
+                picked = np.array(rows or range(window.length)) + window.offset
+                if not np.concatenate(there)[picked].all():
+                    raise LookupError(output.path)
+                cells.append(np.concatenate(data).astype(data[-1].dtype)[picked])
+            shown = np.concatenate(cells)
             found[output.path] = shown[0] if output.squeeze else shown
         return found
 
@@ -171,10 +176,21 @@ def draw_template(draw: st.DrawFn, experience: Experience, window: Window) -> Te
     outputs = []
     for number in draw(st.lists(st.integers(0, width - 1), min_size=1, max_size=4)):
         rows = draw(st.lists(st.integers(0, length - 1), max_size=5) | st.just(list(range(length))))
-        runs = tuple(runs_of(np.array(rows))) if rows else ()
         squeeze = len(rows) == 1 and draw(st.booleans())
-        outputs.append(OutputColumn((f"out{len(outputs)}",), number, squeeze, runs))
+        parts = joining(draw, number, width, rows) if rows else ((number, ()),)
+        outputs.append(OutputColumn((f"out{len(outputs)}",), squeeze, parts))
     return Template(tuple(outputs))
+
+
+def joining(draw: st.DrawFn, number: int, width: int, rows: list[int]) -> tuple[Part, ...]:
+    """These rows, each of one of the columns that are like column `number`."""
+    alike = [n for n in range(width) if COLUMNS[n].is_like(COLUMNS[number])]
+    columns = [number] * len(rows)
+    if draw(st.booleans()):
+        columns = draw(st.lists(st.sampled_from(alike), min_size=len(rows), max_size=len(rows)))
+    parts = [[row for _, row in cells] for _, cells in groupby(zip(columns, rows, strict=True), lambda cell: cell[0])]
+    numbers = [n for n, _ in groupby(columns)]
+    return tuple((n, tuple(runs_of(np.array(some)))) for n, some in zip(numbers, parts, strict=True))
 
 
 def check_array(found: NDArray[Any], expected: NDArray[Any]) -> None:
@@ -247,7 +263,8 @@ def test_a_stack_is_the_items_one_over_the_other_on_every_path(data: st.DataObje
 
 def experience_of(rows: list[int], codec: str = "raw") -> Experience:
     data = [[values(c, count, 31 * n + i) for i, c in enumerate(COLUMNS)] for n, count in enumerate(rows)]
-    return Experience([Schema(COLUMNS)], [0] * len(rows), data, [[None] * 6 for _ in rows], [codec] * 6)
+    present: list[list[NDArray[np.bool_] | None]] = [[None] * len(COLUMNS) for _ in rows]
+    return Experience([Schema(COLUMNS)], [0] * len(rows), data, present, [codec] * len(COLUMNS))
 
 
 WHOLE = [Window(n, 1, 0, 5, 0) for n in range(4)]
@@ -311,12 +328,12 @@ def test_items_of_different_lengths_or_templates_cannot_be_stacked() -> None:
     with pytest.raises(DataError, match=r"different lengths \(3, 5\)"):
         batch.stack()
     check_items(experience, windows, [Template.identity], batch)
-    templates = [Template.identity, Template((OutputColumn(("x",), 0, False, ()),))]
+    templates = [Template.identity, Template((OutputColumn(("x",), False, ((0, ()),)),))]
     batch = experience.reply([Window(0, 1, 0, 5, 0), Window(1, 1, 0, 5, 1)], templates)
     with pytest.raises(DataError, match="2 different templates"):
         batch.stack()
     with pytest.raises(DataError, match="without items"):
-        Experience([], [], [], [], ["raw"] * 6).reply([], []).stack()
+        Experience([], [], [], [], ["raw"] * len(COLUMNS)).reply([], []).stack()
 
 
 def test_a_chunk_that_items_share_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +344,7 @@ def test_a_chunk_that_items_share_is_decoded_once(monkeypatch: pytest.MonkeyPatc
     calls = []
     decode = sampled_chunks.decode_column
     monkeypatch.setattr(sampled_chunks, "decode_column", lambda *args: calls.append(1) or decode(*args))
-    template = [Template((OutputColumn(("x",), 0, False, ()),))]
+    template = [Template((OutputColumn(("x",), False, ((0, ()),)),))]
     check_items(experience, windows, template, experience.reply(windows, template))
     assert len(calls) == 2
 
@@ -345,7 +362,7 @@ def sparse_experience(codec: str) -> Experience:
 @pytest.mark.parametrize("codec", ["raw", "blosc2"])
 def test_rows_that_lack_a_column_can_be_passed_over_but_not_shown(codec: str) -> None:
     experience = sparse_experience(codec)
-    shown = [Template((OutputColumn(("x",), 0, False, ((0, 1, 1), (2, 3, 1))),))]
+    shown = [Template((OutputColumn(("x",), False, ((0, ((0, 1, 1), (2, 3, 1))),)),))]
     window = [Window(0, 1, 0, 5, 0)]
     batch = experience.reply(window, shown)
     check_items(experience, window, shown, batch)
@@ -353,7 +370,7 @@ def test_rows_that_lack_a_column_can_be_passed_over_but_not_shown(codec: str) ->
     for template, lacking in [
         (Template.identity, Window(0, 1, 0, 5, 0)),
         (Template.identity, Window(0, 2, 2, 4, 0)),
-        (Template((OutputColumn(("x",), 0, True, ((1, 1, 1),)),)), Window(0, 1, 0, 5, 0)),
+        (Template((OutputColumn(("x",), True, ((0, ((1, 1, 1),)),)),)), Window(0, 1, 0, 5, 0)),
     ]:
         batch = experience.reply([lacking], [template])
         with pytest.raises(DataError, match="lack the column"):
@@ -373,7 +390,8 @@ def grown_experience() -> Experience:
 
 def test_a_column_that_came_later_is_shown_where_it_is() -> None:
     experience = grown_experience()
-    template = [Template((OutputColumn(("r",), 2, False, ()), OutputColumn(("new",), 4, False, ((3, 4, 1),))))]
+    late = OutputColumn(("new",), False, ((4, ((3, 4, 1),)),))
+    template = [Template((OutputColumn(("r",), False, ((2, ()),)), late))]
     windows = [Window(0, 2, 3, 7, 0), Window(1, 2, 1, 7, 0)]
     batch = experience.reply(windows, template)
     check_items(experience, windows, template, batch)
@@ -386,7 +404,7 @@ def test_a_column_that_came_later_is_shown_where_it_is() -> None:
 
 def test_a_column_that_came_later_is_not_shown_where_it_is_not() -> None:
     experience = grown_experience()
-    late = Template((OutputColumn(("new",), 4, False, ()),))
+    late = Template((OutputColumn(("new",), False, ((4, ()),)),))
     for template in (late, Template.identity):
         batch = experience.reply([Window(0, 2, 3, 7, 0)], [template])
         with pytest.raises(DataError, match="lack"):
@@ -394,7 +412,7 @@ def test_a_column_that_came_later_is_not_shown_where_it_is_not() -> None:
         with pytest.raises(DataError):
             batch.stack()
     batch = experience.reply([Window(0, 1, 0, 5, 0), Window(1, 1, 0, 5, 0)], [Template.identity])
-    assert [len(arrays) for _, arrays in batch] == [3, 6]
+    assert [len(arrays) for _, arrays in batch] == [3, len(COLUMNS)]
     with pytest.raises(DataError, match="columns"):
         batch.stack()
     batch = experience.reply([Window(0, 1, 0, 5, 0)], [late])
@@ -417,12 +435,12 @@ def test_columns_of_other_streams_with_another_shape_cannot_be_stacked() -> None
 
 def test_a_column_that_was_not_sent_is_needed_only_by_those_who_show_it() -> None:
     experience = experience_of([5] * 4)
-    template = Template((OutputColumn(("reward",), 2, False, ()),))
+    template = Template((OutputColumn(("reward",), False, ((2, ()),)),))
     batch = experience.reply(WHOLE, [template])
     size = COLUMNS[0].row_bytes * 5
     payload = len(batch.shown.body[0]) // 4
-    batch.shown.records["stored_bytes"][::6] = 0
-    batch.shown.records["flags"][::6] = OMITTED
+    batch.shown.records["stored_bytes"][:: len(COLUMNS)] = 0
+    batch.shown.records["flags"][:: len(COLUMNS)] = OMITTED
     batch.shown.body = [b"".join(bytes(batch.shown.body[0][n * payload + size : (n + 1) * payload]) for n in range(4))]
     check_items(experience, WHOLE, [template], batch)
     assert np.array_equal(batch.stack()["reward"], np.stack([chunk[2] for chunk in experience.data]))
@@ -535,7 +553,7 @@ def test_a_small_reply_cannot_ask_for_endless_memory() -> None:
     with pytest.raises(DataError, match="more than the limit"):
         batch.stack()
     assert not batch.item(m - 1)[1][0].any()
-    many = Template(tuple(OutputColumn((str(n),), 0, False, ((0, 2**20, 0),)) for n in range(5)))
+    many = Template(tuple(OutputColumn((str(n),), False, ((0, ((0, 2**20, 0),)),)) for n in range(5)))
     other = dataclasses.replace(batch.shown, templates=[many.encode()])
     with pytest.raises(DataError, match="rows"):
         ItemWindows(other).item(0)

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from replayd.blobs import parse_template
+from replayd.errors import PeerError
 from replayd_client.columns import DTYPE_NAMES, MAX_CHUNK_ROWS, MAX_DIMENSIONS, MAX_ROW_BYTES, Column, Schema
 from replayd_client.descriptions import MAX_DESCRIPTION_BYTES
 from replayd_client.errors import DataError
@@ -424,19 +426,19 @@ def test_a_row_outside_the_window_is_refused(runs: list[tuple[int, int, int]]) -
             rows_of(runs, max(rows))
 
 
-@given(
-    st.lists(
-        st.tuples(NAMES, st.integers(0, MAX_COLUMNS - 1), st.lists(st.integers(0, 30), max_size=8)),
-        min_size=1,
-        max_size=5,
-        unique_by=lambda output: output[0],
-    )
-)
-def test_a_template_survives_its_blob(outputs: list[tuple[str, int, list[int]]]) -> None:
+COLUMN_NUMBERS = st.integers(0, MAX_COLUMNS - 1)
+RUNS_OF_ROWS = st.lists(st.integers(0, 30), min_size=1, max_size=8).map(lambda rows: tuple(runs_of(np.array(rows))))
+PARTS = st.tuples(COLUMN_NUMBERS, st.just(())).map(lambda part: (part,)) | st.lists(
+    st.tuples(COLUMN_NUMBERS, RUNS_OF_ROWS), min_size=1, max_size=4
+).map(tuple)
+
+
+@given(st.lists(st.tuples(NAMES, st.booleans(), PARTS), min_size=1, max_size=5, unique_by=lambda output: output[0]))
+def test_a_template_survives_its_blob(outputs: list[tuple[str, bool, Any]]) -> None:
     template = Template(
         tuple(
-            OutputColumn((name,), column, len(rows) == 1, tuple(runs_of(np.array(rows))) if rows else ())
-            for name, column, rows in outputs
+            OutputColumn((name,), squeeze and sum(run[1] for _, runs in parts for run in runs) <= 1, parts)
+            for name, squeeze, parts in outputs
         )
     )
     blob = template.encode()
@@ -445,8 +447,14 @@ def test_a_template_survives_its_blob(outputs: list[tuple[str, int, list[int]]])
 
 
 def test_the_template_blob_is_the_one_of_the_protocol() -> None:
-    template = Template((OutputColumn(("a", 0), 2, True, ((4, 1, 1),)), OutputColumn(("b",), 0, False, ())))
-    assert msgpack.unpackb(template.encode()) == [[["a", 0], 2, True, [4, 1, 1]], [["b"], 0, False, []]]
+    joined = OutputColumn(("c",), False, ((0, ((1, 2, 1), (0, 1, 1))), (3, ((5, 3, -2),))))
+    one = OutputColumn(("a", 0), True, ((2, ((4, 1, 1),)),))
+    template = Template((one, OutputColumn(("b",), False, ((0, ()),)), joined))
+    assert msgpack.unpackb(template.encode()) == [
+        [["a", 0], True, [[2, [4, 1, 1]]]],
+        [["b"], False, [[0, []]]],
+        [["c"], False, [[0, [1, 2, 1, 0, 1, 1]], [3, [5, 3, -2]]]],
+    ]
     assert Template.identity.encode() == b""
     assert Template.decode(b"") is Template.identity
     assert Template.identity.is_identity
@@ -456,30 +464,42 @@ def test_the_template_blob_is_the_one_of_the_protocol() -> None:
     "value",
     [
         [],
-        [[["a"], 0, False]],
-        [[["a"], -1, False, []]],
-        [[["a"], MAX_COLUMNS, False, []]],
-        [[["a"], True, False, []]],
-        [[["a"], 0, 1, []]],
-        [[["a"], 0, False, [0, 1]]],
-        [[["a"], 0, False, [0, 1, True]]],
-        [[["a"], 0, False, [0, 0, 1]]],
-        [[["a"], 0, False, [-1, 1, 1]]],
-        [[["a"], 0, False, [0, 2, -1]]],
-        [[["a"], 0, False, [0, 2**62, 0]]],
-        [[["a"], 0, False, [0, 2, 2**62]]],
-        [[["a"], 0, False, [0, 1, 2**62]]],
-        [[["a"], 0, False, [MAX_CHUNK_ROWS, 1, 1]]],
-        [[["a"], 0, False, [0, MAX_CHUNK_ROWS, 0] * 2]],
-        [[["a"], 0, False, [0, 1, 1] * (MAX_RUNS + 1)]],
-        [[["a"], 0, True, [0, 2, 1]]],
-        [[["a"], 0, False, []], [["a"], 1, False, []]],
-        [[["a"], 0, False, []], [["a", "b"], 1, False, []]],
+        [[["a"], False]],
+        [[["a"], False, []]],
+        [[["a"], False, 0]],
+        [[["a"], 1, [[0, []]]]],
+        [[["a"], False, [0, []]]],
+        [[["a"], False, [[0]]]],
+        [[["a"], False, [[0, [], []]]]],
+        [[["a"], False, [[0, 1]]]],
+        [[["a"], False, [[-1, []]]]],
+        [[["a"], False, [[MAX_COLUMNS, []]]]],
+        [[["a"], False, [[True, []]]]],
+        [[["a"], False, [[0, [0, 1]]]]],
+        [[["a"], False, [[0, [0, 1, True]]]]],
+        [[["a"], False, [[0, [0, 0, 1]]]]],
+        [[["a"], False, [[0, [-1, 1, 1]]]]],
+        [[["a"], False, [[0, [0, 2, -1]]]]],
+        [[["a"], False, [[0, [0, 2**62, 0]]]]],
+        [[["a"], False, [[0, [0, 2, 2**62]]]]],
+        [[["a"], False, [[0, [0, 1, 2**62]]]]],
+        [[["a"], False, [[0, [MAX_CHUNK_ROWS, 1, 1]]]]],
+        [[["a"], False, [[0, [0, MAX_CHUNK_ROWS, 0]], [1, [0, 1, 1]]]]],
+        [[["a"], False, [[0, [0, 1, 1] * MAX_RUNS], [1, [0, 1, 1]]]]],
+        [[["a"], False, [[0, [0, 1, 1]], [1, []]]]],
+        [[["a"], False, [[0, []], [0, []]]]],
+        [[["a"], True, [[0, [0, 2, 1]]]]],
+        [[["a"], True, [[0, [0, 1, 1]], [1, [0, 1, 1]]]]],
+        [[["a"], False, [[0, []]]], [["a"], False, [[1, []]]]],
+        [[["a"], False, [[0, []]]], [["a", "b"], False, [[1, []]]]],
     ],
 )
 def test_a_template_that_breaks_one_rule_is_refused(value: Any) -> None:
+    blob = msgpack.packb(value)
     with pytest.raises(DataError):
-        Template.decode(msgpack.packb(value))
+        Template.decode(blob)
+    with pytest.raises(PeerError):
+        parse_template(blob)
 
 
 def test_runs_hold_for_long_trajectories() -> None:

@@ -25,6 +25,7 @@ from tests.unit.test_batches import (
     draw_window,
     experience_of,
     experiences,
+    joining,
 )
 
 Item = dict[Any, NDArray[Any]]
@@ -51,9 +52,9 @@ def replies(draw: st.DrawFn) -> tuple[list[SampledBatch], list[Item]]:
             some = []
             for place, (number, squeeze) in enumerate(outputs):
                 rows = draw(st.lists(st.integers(0, window.length - 1), min_size=1, max_size=1 if squeeze else 4))
-                runs = tuple((row, 1, 1) for row in rows)
                 whole = not squeeze and draw(st.booleans())
-                some.append(OutputColumn((f"out{place}",), number, squeeze, () if whole else runs))
+                shows = ((number, ()),) if whole else joining(draw, number, width, rows)
+                some.append(OutputColumn((f"out{place}",), squeeze, shows))
             templates.append(Template(tuple(some)))
             windows.append(window)
         try:
@@ -184,14 +185,14 @@ def test_columns_of_other_places_in_their_schemas_are_one_column() -> None:
     # Two writers whose steps grew in different order.
     experience = experience_of([3, 2])
     swapped = Schema((COLUMNS[3], COLUMNS[2], *COLUMNS[:2], *COLUMNS[4:]))
-    other = [experience.data[1][n] for n in (3, 2, 0, 1, 4, 5)]
+    other = [experience.data[1][n] for n in (3, 2, 0, 1, 4, 5, 6)]
     experience.schemas.append(swapped)
     experience.schema_of[1] = 1
     # `reply` encodes by COLUMNS, which is fine for raw blobs.
     experience.data[1] = other
     rows = ((0, 1, 1), (1, 1, 1))
-    one = Template((OutputColumn(("r",), 2, False, rows),))
-    two = Template((OutputColumn(("r",), 1, False, ()),))
+    one = Template((OutputColumn(("r",), False, ((2, rows),)),))
+    two = Template((OutputColumn(("r",), False, ((1, ()),)),))
     batch = experience.reply([Window(0, 1, 0, 3, 0), Window(1, 1, 0, 2, 1)], [one, two])
     _, data, _ = joined([batch], "error")
     assert np.array_equal(data["r"], np.stack([experience.data[0][2][:2], other[1]]))
@@ -203,7 +204,7 @@ def test_parts_that_show_other_columns_or_kinds_are_refused() -> None:
 
     def part(path: str, column: int, squeeze: bool = False) -> SampledBatch:
         runs = ((0, 1, 1),)
-        return experience.reply(window, [Template((OutputColumn((path,), column, squeeze, runs),))])
+        return experience.reply(window, [Template((OutputColumn((path,), squeeze, ((column, runs),)),))])
 
     for ragged in ("error", "list", "pad"):
         check_ragged(ragged)

@@ -421,7 +421,7 @@ def test_a_mismatch_names_the_path_what_was_expected_and_what_came(
 
 
 def test_a_signature_is_compared_with_what_the_template_shows(made: list[Service]) -> None:
-    shows = Template(b"t", (OutputColumn(("a",), 1, True, 1), OutputColumn(("b",), 0, False, 2)), span=2, width=2)
+    shows = Template(b"t", (OutputColumn(("a",), (1,), True, 1), OutputColumn(("b",), (0,), False, 2)), span=2, width=2)
     made.append(s := with_signature({"a": TensorSpec((), np.int64), "b": TensorSpec((2, 3), np.float32)}))
     [(_, reply)] = ask(s, two(shows, count=3))
     assert isinstance(reply, Result)
@@ -432,15 +432,32 @@ def test_a_signature_is_compared_with_what_the_template_shows(made: list[Service
 @pytest.mark.parametrize(
     "template",
     [
-        Template(b"1", (OutputColumn(("a",), 2, False, None),), span=1, width=3),
-        Template(b"2", (OutputColumn(("a",), 0, False, 9),), span=9, width=1),
-        Template(b"3", (OutputColumn(("a",), 0, True, None),), span=1, width=1),
+        Template(b"1", (OutputColumn(("a",), (2,), False, None),), span=1, width=3),
+        Template(b"2", (OutputColumn(("a",), (0,), False, 9),), span=9, width=1),
+        Template(b"3", (OutputColumn(("a",), (0,), True, None),), span=1, width=1),
     ],
     ids=["no such column", "rows beyond the window", "squeeze of many rows"],
 )
 def test_a_template_that_does_not_fit_its_window_is_refused(made: list[Service], template: Template) -> None:
     made.append(s := service(fifo()))
     assert error(ask(s, two(template, count=3))).code == "bad_request"
+
+
+def test_columns_that_are_joined_must_be_alike_in_each_schema(made: list[Service]) -> None:
+    made.append(s := service(fifo()))
+    joins = Template(b"t", (OutputColumn(("a",), (0, 2), False, 2),), span=1, width=3)
+    alike = Schema(b"alike", (*TWO.columns, Column(("c",), TWO.columns[0].dtype, TWO.columns[0].shape)))
+    other = Schema(b"other", (*TWO.columns, Column(("c",), "bool", ())))
+    for stream, schema in ((b"1" * 16, alike), (b"2" * 16, other)):
+        writer = StreamWriter(stream)
+        [(_, reply)] = ask(s, writer.insert([b"a"], [(0, 1)], schema=schema, template=joins))
+        if schema is alike:
+            assert isinstance(reply, Result)
+        else:
+            refused = error([(None, reply)])
+            assert refused.code == "bad_request"
+            assert refused.detail["item"] == 0
+            assert "bool[]" in refused.message
 
 
 def test_a_schema_may_grow_but_not_change(made: list[Service]) -> None:
@@ -472,7 +489,7 @@ def test_a_window_that_is_not_where_it_says_is_refused(made: list[Service], chan
 
 def test_columns_no_template_shows_are_not_sent(made: list[Service]) -> None:
     made.append(s := service(fifo()))
-    shows = Template(b"t", (OutputColumn(("a",), 1, False, None),), span=1, width=2)
+    shows = Template(b"t", (OutputColumn(("a",), (1,), False, None),), span=1, width=2)
     request = two(shows)
     assert request.chunks is not None
     request.chunks.records = np.array([4, 6], np.uint64)

@@ -113,8 +113,17 @@ def column(where: bytes, dtype: str, *shape: int) -> bytes:
 
 
 def output(where: bytes, number: int, squeeze: bool, *runs: int) -> bytes:
-    numbers = (uint(value) if value >= 0 else negative(value) for value in runs)
-    return array(where, uint(number), TRUE if squeeze else FALSE, array(*numbers))
+    """An output column of one part."""
+    return array(where, TRUE if squeeze else FALSE, array(part(number, *runs)))
+
+
+def joined(where: bytes, *parts: bytes) -> bytes:
+    """An output column of several parts."""
+    return array(where, FALSE, array(*parts))
+
+
+def part(number: int, *runs: int) -> bytes:
+    return array(uint(number), array(*(uint(value) if value >= 0 else negative(value) for value in runs)))
 
 
 def f32(*values: float) -> bytes:
@@ -802,6 +811,13 @@ def refusals() -> list[Vector]:
                   ("templates", array(binary(array(output(path("x"), 1, False))))), code="bad_request"),
         bad_items("template-row", "a template's rows lie in the window",
                   ("templates", array(binary(array(output(path("x"), 0, False, 1, 1, 1))))), code="bad_request"),
+        bad_items("template-joined-column", "and so is that of every part", ("templates", array(binary(
+            array(joined(path("x"), part(0, 0, 1, 1), part(1, 0, 1, 1)))))), code="bad_request"),
+        bad_insert("template-joined-kinds", "columns that are joined are of one dtype and shape", "bad_request",
+                   *replaced(replaced(ONE_CHUNK, "schemas", array(binary(OBS_ACTION))), "blobs",
+                             records((8, 0, 0), (1, 0, 0))), *ONE_ITEM,
+                   ("templates", array(binary(array(joined(path("x"), part(0, 0, 1, 1), part(1, 0, 1, 1)))))),
+                   body=[f32(1.5, 2.5) + b"\x01"]),
         bad_insert("long-window", "a window lies in its chunks", "bad_request", *ONE_CHUNK, *item_of_two_rows,
                    body=[f32(1.5)]),
         bad_insert("absent-chunk", "a window's chunks are in the stream", "missing_chunk", *ONE_CHUNK, *item_of_chunk_9,
@@ -1355,14 +1371,18 @@ def blobs() -> list[Vector]:
         template("identity", "no bytes: every column over the whole window", b"", []),
         template("columns", "two columns over the whole window, under other names",
                  array(output(path("a"), 1, False), output(path("b", 0), 0, False)),
-                 [[["a"], 1, False, []], [["b", 0], 0, False, []]]),
-        template("squeezed", "one row without its leading axis", LAST_ACTION, [[["last"], 1, True, [[1, 1, 1]]]]),
+                 [[["a"], False, [[1, []]]], [["b", 0], False, [[0, []]]]]),
+        template("squeezed", "one row without its leading axis", LAST_ACTION,
+                 [[["last"], True, [[1, [[1, 1, 1]]]]]]),
         template("squeezed-window", "the whole window, which must have one row", array(output(path("x"), 0, True)),
-                 [[["x"], 0, True, []]]),
+                 [[["x"], True, [[0, []]]]]),
         template("runs", "rows in any order, repeated, and backwards", STACKED,
-                 [[["obs"], 0, False, [[0, 2, 1], [1, 2, 1]]], [["back"], 1, False, [[1, 2, -1]]]]),
+                 [[["obs"], False, [[0, [[0, 2, 1], [1, 2, 1]]]]], [["back"], False, [[1, [[1, 2, -1]]]]]]),
         template("same-row", "stride 0 shows a row again and again", array(output(path("x"), 0, False, 3, 4, 0)),
-                 [[["x"], 0, False, [[3, 4, 0]]]]),
+                 [[["x"], False, [[0, [[3, 4, 0]]]]]]),
+        template("joined", "rows 0 and 1 of one column, row 2 of another, row 0 of the first",
+                 array(joined(path("x"), part(0, 0, 2, 1), part(1, 2, 1, 1), part(0, 0, 1, 1))),
+                 [[["x"], False, [[0, [[0, 2, 1]]], [1, [[2, 1, 1]]], [0, [[0, 1, 1]]]]]]),
         # What neither side takes.
         bad_schema("empty", "a schema has columns", array()),
         bad_schema("not-msgpack", "a schema is msgpack", b"\xc1"),
@@ -1385,7 +1405,15 @@ def blobs() -> list[Vector]:
         bad_schema("deep", "a path has at most 16 components", array(column(path(*"abcdefghijklmnopq"), "float32")),
                    "limit_exceeded"),
         bad_template("empty-array", "a template has output columns", array()),
-        bad_template("three-fields", "an output column has four", array(array(path("x"), uint(0), FALSE))),
+        bad_template("two-fields", "an output column has three", array(array(path("x"), FALSE))),
+        bad_template("no-parts", "and at least one part", array(joined(path("x")))),
+        bad_template("half-a-part", "a part has a column and runs", array(joined(path("x"), array(uint(0))))),
+        bad_template("joined-window", "a part without runs is the only one",
+                     array(joined(path("x"), part(0, 0, 1, 1), part(1)))),
+        bad_template("joined-squeeze", "two rows cannot be squeezed", array(
+            array(path("x"), TRUE, array(part(0, 0, 1, 1), part(1, 0, 1, 1))))),
+        bad_template("far-column", "a schema has at most 512 columns", array(output(path("x"), 512, False)),
+                     "limit_exceeded"),
         bad_template("outside", "rows lie in the window", array(output(path("x"), 0, False, 0, 2, -1))),
         bad_template("half-a-run", "runs are triples", array(output(path("x"), 0, False, 0, 1))),
         bad_template("no-rows", "each run has rows", array(output(path("x"), 0, False, 0, 0, 1))),

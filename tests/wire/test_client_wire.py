@@ -39,7 +39,7 @@ from replayd_client.wire import (
 
 STREAM = bytes(range(16))
 SCHEMA = Schema((Column(("x",), np.dtype("u1"), (2,)),)).encode()
-TEMPLATE = Template((OutputColumn(("x",), 0, True, ((0, 1, 1),)),)).encode()
+TEMPLATE = Template((OutputColumn(("x",), True, ((0, ((0, 1, 1),)),)),)).encode()
 
 
 def read(frames: list[Any]) -> Any:

@@ -282,7 +282,8 @@ def descriptions(draw: Draw) -> bytes:
     )
     column = st.tuples(path, st.sampled_from(["float32", "bool", "object"]), sizes)
     numbers = st.one_of(NUMBERS, st.integers(-3, 0))
-    output = st.tuples(path, numbers, st.booleans(), st.lists(numbers, max_size=6))
+    parts = st.lists(st.tuples(numbers, st.lists(numbers, max_size=6)), max_size=3)
+    output = st.tuples(path, st.booleans(), parts)
     made = st.lists(st.one_of(column, output, VALUES), max_size=3).map(msgpack.packb)
     blob: bytes = draw(st.one_of(made, mutated([[blob] for blob in BLOBS]).map(b"".join), st.binary(max_size=40)))
     return blob
