@@ -18,68 +18,98 @@ from replayd.interned import Interned
 from replayd.items import Items
 from replayd.limits import REFERENCES, REPLY_BYTES
 from replayd.messages import FLAG_OMITTED, Int64s, Payload, Shown, Uint64s
+from replayd.slots import occurrence
 
 
-def assemble(
-    items: Items, chunks: ChunkStore, templates: Interned[Template], slots: Int64s, times_sampled: Int64s
-) -> Shown:
-    """These items, as many from the first on as fit into one reply, with their chunks, each distinct chunk once.
+class Pick:
+    """Items that are to be shown, and the chunks they need: each looked up once, with one call for all.
 
-    One item at least, if there is one, whatever its size.
+    A row of an item or a chunk is one cache line at a random place, so fetching whole rows is what a draw costs.
     """
-    # The rows of all items with one call, since each is one cache line at a random place; so with the chunks below.
-    rows = items.rows(slots)
-    counts = rows["chunks"].astype(np.int64)
-    if int(counts.sum()) > REFERENCES.value:
-        fit = max(1, int(np.searchsorted(np.cumsum(counts), REFERENCES.value, side="right")))
-        return assemble(items, chunks, templates, slots[:fit], times_sampled[:fit])
-    first = rows["chunk"]
-    flat = chunks.windows(first, counts)
-    distinct, where = chunks.ranked(flat)
-    held = chunks.rows_of(distinct)
-    if int(held["nbytes"].sum()) > REPLY_BYTES.value and len(slots) > 1:
-        fit = _fitting(distinct, where, held["nbytes"], counts)
-        if fit < len(slots):
-            return assemble(items, chunks, templates, slots[:fit], times_sampled[:fit])
-    if len(flat) != len(first):
-        distinct, where, held = _side_by_side(distinct, where, held, counts)
-    template_ids, template_of = _distinct(rows["template"])
-    used = [templates[id] for id in template_ids]
-    schema_ids, schema_of = _distinct(held["schema"])
-    schemas = [chunks.schemas[id] for id in schema_ids]
-    nbytes, records = held["nbytes"], chunks.records_of(held)
-    payloads: Sequence[Payload] = chunks.payload.take(distinct).tolist()
-    shown = _shown_columns(used)
-    if shown is not None and any(len(schema.columns) > len(shown) for schema in schemas):
-        widths = np.array([len(schema.columns) for schema in schemas])[schema_of]
-        records, payloads, nbytes = _project(records, widths, payloads, shown)
-    return Shown(
-        keys=rows["key"],
-        priorities=rows["priority"],
-        times_sampled=times_sampled,
-        chunk=where,
-        chunks=counts,
-        offset=rows["offset"],
-        length=rows["length"],
-        templates=[template.blob for template in used],
-        template_of=template_of,
-        rows=held["rows"],
-        schemas=[schema.blob for schema in schemas],
-        schema_of=schema_of,
-        records=records,
-        nbytes=nbytes,
-        payloads=payloads,
-    )
 
+    __slots__ = ("_chunks", "_counts", "_distinct", "_flat", "_held", "_items", "_where", "rows", "slots")
 
-def _fitting(distinct: Int64s, where: Int64s, nbytes: NDArray[np.int32], counts: Int64s) -> int:
-    """How many of the items, from the first on, fit into one reply; at least one."""
-    # Only a chunk's first appearance costs bytes.
-    _, first_seen = np.unique(where, return_index=True)
-    cost = np.zeros(len(where), np.int64)
-    cost[first_seen] = nbytes[where[first_seen]]
-    after_item = np.cumsum(cost)[np.cumsum(counts) - 1]
-    return max(1, int(np.searchsorted(after_item, REPLY_BYTES.value, side="right")))
+    def __init__(self, items: Items, chunks: ChunkStore, slots: Int64s) -> None:
+        self.slots = slots
+        self._items = items
+        self._chunks = chunks
+        self.rows = items.rows(slots)
+        self._flat: Int64s = self.rows["chunk"]
+        self._counts: Int64s | None = None
+        if items.longest > 1:
+            self._counts = self.rows["chunks"].astype(np.int64)
+            self._flat = chunks.windows(self._flat, self._counts)
+        self._distinct, self._where = chunks.ranked(self._flat)
+        self._held = chunks.rows_of(self._distinct)
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def draws_before(self) -> Int64s:
+        """For each item how often it stands before in this pick."""
+        # Where no chunk stands twice no item does.
+        if len(self._distinct) == len(self._flat):
+            return np.zeros(len(self.slots), np.int64)
+        return occurrence(self.slots)
+
+    def sendable(self) -> Pick:
+        """Of these items as many as fit into one reply, from the first on; one at least, if there is one."""
+        counts = self._counts
+        if counts is not None and len(self._flat) > REFERENCES.value:
+            fit = int(np.searchsorted(np.cumsum(counts), REFERENCES.value, side="right"))
+            return self.first(max(1, fit)).sendable()
+        if len(self) <= 1 or self._nbytes <= REPLY_BYTES.value:
+            return self
+        # Only a chunk's first appearance costs bytes.
+        _, first_seen = np.unique(self._where, return_index=True)
+        cost = np.zeros(len(self._flat), np.int64)
+        cost[first_seen] = self._held["nbytes"][self._where[first_seen]]
+        spent = np.cumsum(cost)
+        if counts is not None:
+            spent = spent[np.cumsum(counts) - 1]
+        return self.first(max(1, int(np.searchsorted(spent, REPLY_BYTES.value, side="right"))))
+
+    def first(self, n: int) -> Pick:
+        """The first n of these items."""
+        return self if n >= len(self) else Pick(self._items, self._chunks, self.slots[:n])
+
+    def shown(self, templates: Interned[Template], times_sampled: Int64s) -> Shown:
+        """The items with their chunks, each distinct chunk once."""
+        chunks, rows = self._chunks, self.rows
+        distinct, where, held = self._distinct, self._where, self._held
+        if self._counts is not None and len(self._flat) > len(self):
+            distinct, where, held = _side_by_side(distinct, where, held, self._counts)
+        template_ids, template_of = _distinct(rows["template"], len(templates))
+        used = [templates[id] for id in template_ids]
+        schema_ids, schema_of = _distinct(held["schema"], len(chunks.schemas))
+        schemas = [chunks.schemas[id] for id in schema_ids]
+        records, nbytes = chunks.records_of(held), self._nbytes
+        payloads: Sequence[Payload] = chunks.payload.take(distinct).tolist()
+        columns = _shown_columns(used)
+        if columns is not None and any(len(schema.columns) > len(columns) for schema in schemas):
+            widths = np.array([len(schema.columns) for schema in schemas])[schema_of]
+            records, payloads, nbytes = _project(records, widths, payloads, columns)
+        return Shown(
+            keys=rows["key"],
+            priorities=rows["priority"],
+            times_sampled=times_sampled,
+            chunk=where,
+            chunks=self._counts,
+            offset=rows["offset"],
+            length=rows["length"],
+            templates=[template.blob for template in used],
+            template_of=template_of,
+            rows=held["rows"],
+            schemas=[schema.blob for schema in schemas],
+            schema_of=schema_of,
+            records=records,
+            nbytes=nbytes,
+            payloads=payloads,
+        )
+
+    @property
+    def _nbytes(self) -> int:
+        return int(self._held["nbytes"].sum())
 
 
 def _side_by_side(
@@ -92,10 +122,11 @@ def _side_by_side(
     return distinct[order], rank[where[np.cumsum(counts) - counts]], held[order]
 
 
-def _distinct(ids: NDArray[np.int32]) -> tuple[list[int], Int64s]:
+def _distinct(ids: NDArray[np.int32], existing: int) -> tuple[list[int], Int64s]:
+    """The distinct ids, of so many that there are, and which of them each entry is."""
     if len(ids) == 0:
         return [], np.zeros(0, np.int64)
-    if (ids == ids[0]).all():
+    if existing == 1 or (ids == ids[0]).all():
         return [int(ids[0])], np.zeros(len(ids), np.int64)
     distinct, where = np.unique(ids, return_inverse=True)
     return distinct.tolist(), where
@@ -114,7 +145,7 @@ def _shown_columns(templates: Sequence[Template]) -> frozenset[int] | None:
 
 def _project(
     records: Uint64s, widths: Int64s, payloads: Sequence[Payload], shown: frozenset[int]
-) -> tuple[Uint64s, list[Payload], Int64s]:
+) -> tuple[Uint64s, list[Payload], int]:
     """Leave the other columns' bytes behind and mark their blobs OMITTED."""
     starts = np.cumsum(widths) - widths
     chunk_of = np.repeat(np.arange(len(widths)), widths)
@@ -137,8 +168,7 @@ def _project(
     if not (spans == 1).all():
         cuts = np.cumsum(spans).tolist()
         views = [b"".join(views[a:b]) for a, b in pairwise([0, *cuts])]
-    nbytes = np.add.reduceat(np.where(is_shown, sizes, 0), starts)
-    return np.where(is_shown, records, _OMITTED), views, nbytes
+    return np.where(is_shown, records, _OMITTED), views, int(sizes[is_shown].sum())
 
 
 _SIZE = np.uint64(0xFFFFFFFF)

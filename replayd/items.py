@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd.messages import Float64s, Int64s, Uint64s
-from replayd.slots import Marks, Slots, grown, occurrence
+from replayd.slots import Slots, grown
 
 NOT_FOUND = -1
 NO_KEY = 0
@@ -43,7 +43,8 @@ class Items:
         self._log_keys = np.zeros(capacity, np.uint64)
         self._log_slots = np.zeros(capacity, np.int64)
         self._logged = 0
-        self._marks = Marks()
+        self.longest = 1
+        """Chunks that the window of an item spans at most; as a rule 1, and then much is simpler."""
 
     def _name_columns(self) -> None:
         rows = self._rows
@@ -76,6 +77,7 @@ class Items:
         now: float,
     ) -> Int64s:
         """Store new items; `chunk` is the slot of each window's first chunk. Their slots."""
+        self.longest = max(self.longest, int(chunks.max()))
         slots = self._slots.take(len(keys))
         if self.capacity > len(self._rows):
             self._rows = grown(self._rows, self.capacity)
@@ -95,12 +97,6 @@ class Items:
     def rows(self, slots: Int64s) -> NDArray[np.void]:
         """All that is known of these items: fields `key`, `priority`, `chunk`, …"""
         return self._rows.take(slots)
-
-    def occurrence(self, slots: Int64s) -> Int64s:
-        """For each entry how many equal ones stand before it."""
-        if len(self._marks.ranked(slots, self.capacity)[0]) == len(slots):
-            return np.zeros(len(slots), np.int64)
-        return occurrence(slots)
 
     def remove(self, slots: Int64s) -> None:
         self.key[slots] = NO_KEY
@@ -142,6 +138,7 @@ class Items:
         self._slots.validate(slots)
         keys = self.key[slots]
         assert (np.diff(keys.astype(np.int64)) > 0).all(), "keys are not in rising order"
+        assert int(self.chunks[slots].max(initial=1)) <= self.longest, "a window is longer than the longest"
         assert np.array_equal(self.find(keys), slots), "the index does not find the items"
         assert self._logged <= max(2 * len(self), 0) + _SLACK, "the log is never compacted"
 

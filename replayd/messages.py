@@ -196,17 +196,19 @@ class Shown:
     priorities: Float64s
     times_sampled: Int64s
     chunk: Int64s
-    chunks: Int64s
-    offset: Int64s
-    length: Int64s
+    chunks: Int64s | None
+    """None: each window spans one chunk."""
+    offset: NDArray[np.int32]
+    length: NDArray[np.int32]
     templates: Sequence[bytes]
     template_of: Int64s
-    rows: Int64s
+    rows: NDArray[np.int32]
     schemas: Sequence[bytes]
     schema_of: Int64s
     records: Uint64s
     """Blob records, the columns of each chunk one behind the other."""
-    nbytes: Int64s
+    nbytes: int
+    """Of all payloads together."""
     payloads: Sequence[Payload]
 
 

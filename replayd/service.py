@@ -393,7 +393,7 @@ class Service:
 
     def _serve(self, drawn: Drawn) -> None:
         self._answered(drawn.request)
-        self.outbox_bytes += int(drawn.reply.shown.nbytes.sum())
+        self.outbox_bytes += drawn.reply.shown.nbytes
         self._outbox.append((drawn.request.peer, drawn.reply))
 
     def _expire(self, request: PendingSample, table: Table) -> None:

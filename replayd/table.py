@@ -17,7 +17,7 @@ import numpy as np
 
 from replayd.chunks import ChunkStore
 from replayd.columns import SignatureColumn, Template
-from replayd.draws import assemble
+from replayd.draws import Pick
 from replayd.errors import NeverGrantable
 from replayd.hooks import Hooks, ItemsView, TableAccess
 from replayd.interned import Interned
@@ -234,8 +234,8 @@ class Table:
             rank = self.items.priority[live] if order == "lowest" else -self.items.priority[live]
             best = np.argpartition(rank, n)[:n] if n < len(live) else np.arange(len(live))
             slots = live[best[np.argsort(rank[best], kind="stable")]]
-        shown = assemble(self.items, self._chunks, self._templates, slots, self.items.times_sampled[slots])
-        return shown, now - self.items.inserted_at[slots[: len(shown.keys)]], missing
+        pick = Pick(self.items, self._chunks, slots).sendable()
+        return pick.shown(self._templates, pick.rows["times_sampled"]), now - pick.rows["inserted_at"], missing
 
     def reset(self) -> int:
         """Remove every item and begin counting anew; parked requests stay."""
@@ -387,7 +387,8 @@ class Table:
         limited = self.max_times_sampled > 0
         slots, probabilities = self.sampler.draw(n, self._rng, self._room if limited else None)
         # Position of each draw among the draws of the same item, so that each knows how often the item had been drawn.
-        times = self.items.times_sampled[slots] + self.items.occurrence(slots) + 1
+        pick = Pick(self.items, self._chunks, slots)
+        times = pick.rows["times_sampled"] + pick.draws_before() + 1
         removed_before = np.zeros(len(slots), np.int64)
         if limited:
             last = times == self.max_times_sampled
@@ -399,10 +400,11 @@ class Table:
             fit = len(slots)
         if fit < min_n:
             return None
-        shown = assemble(self.items, self._chunks, self._templates, slots[:fit], times[:fit])
-        fit = len(shown.keys)
-        slots, probabilities, times = slots[:fit], probabilities[:fit], times[:fit]
+        pick = pick.first(fit).sendable()
+        fit = len(pick)
+        slots, probabilities, times = pick.slots, probabilities[:fit], times[:fit]
         sizes = self.size - removed_before[:fit]
+        shown = pick.shown(self._templates, times)
         self.unique_samples += int(np.count_nonzero(times == 1))
         # Of repeated slots the last, largest count stays.
         self.items.times_sampled[slots] = times
@@ -444,4 +446,7 @@ class Table:
 
     def _windows(self, slots: Int64s) -> Int64s:
         """Slots of the chunks that these items show, one entry for each item and chunk."""
-        return self._chunks.windows(self.items.chunk[slots], self.items.chunks[slots].astype(np.int64))
+        first: Int64s = self.items.chunk[slots]
+        if self.items.longest == 1:
+            return first
+        return self._chunks.windows(first, self.items.chunks[slots].astype(np.int64))

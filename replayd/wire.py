@@ -205,7 +205,7 @@ def _items_fields(reply: Sampled | Peeked) -> Fields:
     fields["schemas"] = list(shown.schemas)
     fields["blobs"] = shown.records.tobytes()
     # What has its default is left out.
-    if (shown.chunks != 1).any():
+    if shown.chunks is not None and (shown.chunks != 1).any():
         fields["chunks"] = shown.chunks.astype("<u4").tobytes()
     if shown.offset.any():
         fields["offset"] = shown.offset.astype("<u4").tobytes()
@@ -220,7 +220,7 @@ def _items_fields(reply: Sampled | Peeked) -> Fields:
 
 def _body(shown: Shown) -> list[Any]:
     """Small payloads joined, large ones in frames of their own, in order."""
-    if int(shown.nbytes.max(initial=0)) < SMALL_PAYLOAD_BYTES:
+    if max(map(len, shown.payloads), default=0) < SMALL_PAYLOAD_BYTES:
         joined = b"".join(shown.payloads)
         return [joined] if joined else []
     frames: list[Any] = []

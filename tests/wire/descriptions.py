@@ -156,7 +156,7 @@ def _to_items_reply(message: Message) -> server.Sampled | server.Peeked:
         schemas=[bytes.fromhex(schema) for schema in message["schemas"]],
         schema_of=numbers("schema_of"),
         records=np.frombuffer(b"".join(map(_to_records, message["blobs"])), np.uint64),
-        nbytes=np.array([len(payload) for payload in payloads], np.int64),
+        nbytes=sum(map(len, payloads)),
         payloads=payloads,
     )
     if message["op"] == "peek":

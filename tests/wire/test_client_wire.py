@@ -243,7 +243,7 @@ def test_the_client_reads_a_sample_with_and_without_defaults() -> None:
             "templates": [b""],
             "template_of": ones * 0,
             "rows": np.array([2, 2]),
-            "nbytes": np.array([4, 4]),
+            "nbytes": 8,
             "schemas": [SCHEMA],
             "schema_of": ones * 0,
             "records": np.array([4, 4], np.uint64),
