@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def test_a_table_shows_its_state_live(serve_compat: Serve) -> None:
     info = table.info
     assert (info.current_size, info.num_episodes, info.num_unique_samples) == (3, 3, 1)
     assert info.rate_limiter_info.insert_stats.completed == 3
-    assert info == client.server_info()["table"]._replace(table_worker_time=info.table_worker_time)
+    assert info == replace(client.server_info()["table"], table_worker_time=info.table_worker_time)
     client.reset("table")
     assert table.info.current_size == 0
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from operator import index
+from typing import Any
 
 from replayd.compat.reverb._protos import KeyDistributionOptions, RateLimiterInfo, TableWorkerTime
-from replayd.compat.reverb._values import STRING, numpy_dtype, tf_name
+from replayd.compat.reverb._values import STRING, numpy_dtype, shape_text, tf_name
 
 SpecNest = Any
 """A nest of specs: TensorSpec, or anything that has a shape and a dtype."""
@@ -54,11 +55,16 @@ class TensorSpec:
 
 def shape_of(spec: Any) -> tuple[int | None, ...] | None:
     """The shape of a spec or an array, None in the place of a size that is not known; None for an unknown shape."""
-    shape = spec.shape
-    rank = getattr(shape, "rank", 0)
-    if shape is None or rank is None:
+    return sizes_of(spec.shape)
+
+
+def sizes_of(shape: Any) -> tuple[int | None, ...] | None:
+    """A shape as a tuple, of numpy's, TensorFlow's, or any sizes; None for an unknown one. Raises TypeError."""
+    if shape is None or getattr(shape, "rank", 0) is None:
         return None
-    return tuple(None if size is None else int(getattr(size, "value", size)) for size in shape)
+    # Of TensorFlow's dimensions, which have a value.
+    sizes = [getattr(size, "value", size) for size in shape]
+    return tuple(None if size is None else index(size) for size in sizes)
 
 
 def shapes_fit(one: Any, other: Any) -> bool:
@@ -69,12 +75,12 @@ def shapes_fit(one: Any, other: Any) -> bool:
 
 
 def spec_text(spec: Any) -> str:
-    shape = shape_of(spec)
-    sizes = "unknown" if shape is None else f"[{','.join('?' if size is None else str(size) for size in shape)}]"
-    return f"{tf_name(numpy_dtype(spec.dtype))} {sizes}"
+    """Dtype and shape under TensorFlow's names: `(float, [3,?])`."""
+    return f"({tf_name(numpy_dtype(spec.dtype))}, {shape_text(shape_of(spec))})"
 
 
-class TableInfo(NamedTuple):
+@dataclass(slots=True)
+class TableInfo:
     """State of a table, of its selectors and its limiter."""
 
     name: str
@@ -105,12 +111,5 @@ class TableInfo(NamedTuple):
             num_episodes=described.get("episodes", 0),
             num_deleted_episodes=described.get("ended_episodes", 0),
             num_unique_samples=described["unique_samples"],
-            table_worker_time=_worker_time(described.get("blocked_s", {})),
+            table_worker_time=TableWorkerTime.of(described.get("blocked_s", {})),
         )
-
-
-def _worker_time(blocked_s: Mapping[str, float]) -> TableWorkerTime:
-    return TableWorkerTime(
-        waiting_for_sampling_ms=int(blocked_s.get("insert", 0.0) * 1000),
-        waiting_for_inserts_ms=int(blocked_s.get("sample", 0.0) * 1000),
-    )
