@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -9,17 +11,26 @@ import pytest
 
 from replayd.compat import reverb
 from replayd.compat.reverb import structured_writer as structured
-from replayd.compat.reverb._conditions import ConditionMessage, as_number
-from replayd.compat.reverb._patterns import checked_configs
+from replayd.compat.reverb._conditions import Predicate, as_number
+from replayd.compat.reverb._patterns import Rule, rules_of
 from replayd.compat.reverb.pattern_dataset import PatternDataset, pattern_dataset_with_info
 from replayd.compat.reverb.replay_sample import ReplaySample, SampleInfo
 
 Condition = structured.Condition
+Raw = structured.ConditionProto
 Node = structured.PatternNode
 
 
+def node(*, column: int = 0, **places: int) -> structured.PatternNode:
+    return Node(flat_source_index=column, **places)
+
+
 def config(pattern: Any = None, table: str = "table", **settings: Any) -> structured.Config:
-    return structured.create_config(Node(0, stop=-1) if pattern is None else pattern, table, **settings)
+    return structured.create_config(node(stop=-1) if pattern is None else pattern, table, **settings)
+
+
+def rule(made: structured.Config) -> Rule:
+    return rules_of([made])[0]
 
 
 def test_a_reference_step_has_the_shape_of_the_step() -> None:
@@ -28,68 +39,113 @@ def test_a_reference_step_has_the_shape_of_the_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pick", "node", "places"),
+    ("pick", "expected", "places"),
     [
-        (lambda x: x[-1], Node(0, stop=-1), [-1]),
-        (lambda x: x[-3], Node(0, stop=-3), [-3]),
-        (lambda x: x[-3:], Node(0, -3), [-3, -2, -1]),
-        (lambda x: x[-3:-1], Node(0, -3, -1), [-3, -2]),
-        (lambda x: x[-5::2], Node(0, -5, None, 2), [-5, -3, -1]),
-        (lambda x: x[:-2], Node(0, stop=-2), [-2]),
+        (lambda x: x[-1], node(stop=-1), [-1]),
+        (lambda x: x[-3], node(stop=-3), [-3]),
+        (lambda x: x[-3:], node(start=-3), [-3, -2, -1]),
+        (lambda x: x[-3:0], node(start=-3, stop=0), [-3, -2, -1]),
+        (lambda x: x[-3:-1], node(start=-3, stop=-1), [-3, -2]),
+        (lambda x: x[-5::2], node(start=-5, step=2), [-5, -3, -1]),
+        (lambda x: x[:-2], node(stop=-2), [-2]),
     ],
 )
-def test_indexing_a_reference_step_gives_a_node(pick: Any, node: Node, places: list[int]) -> None:
+def test_indexing_a_reference_step_gives_a_node(pick: Any, expected: Any, places: list[int]) -> None:
     made = structured.pattern_from_transform(None, pick)
-    assert made == node
-    assert list(made.places) == places
+    assert made == expected
+    assert list(rule(config(made)).windows[0].places) == places
+
+
+def test_what_a_node_does_not_say_reads_as_zero_and_is_told_from_a_zero() -> None:
+    last, slices = structured.create_reference_step(None)[-1], structured.create_reference_step(None)[-2:0]
+    assert (last.start, last.stop, last.step) == (0, -1, 0)
+    assert [last.HasField(name) for name in ("start", "stop", "step")] == [False, True, False]
+    assert [slices.HasField(name) for name in ("start", "stop", "step")] == [True, True, False]
+    assert slices != structured.create_reference_step(None)[-2:]
 
 
 @pytest.mark.parametrize(
-    "node",
+    ("bad", "message"),
     [
-        Node(0), Node(0, stop=0), Node(0, stop=1), Node(0, start=0), Node(0, start=2), Node(0, start=-1, stop=-1),
-        Node(0, start=-1, stop=-2), Node(0, start=-1, stop=1), Node(0, start=-2, step=0), Node(0, start=-2, step=-1),
-        Node(0, stop=-1, step=2), Node(-1, stop=-1),
+        (node(), "`start` and `stop` must be specified"),
+        (node(stop=0), "`stop` must be < 0 when `start` isn't set but got 0"),
+        (node(stop=1), "`stop` must be <= 0 but got 1"),
+        (node(start=0), "`start` must be < 0 but got 0"),
+        (node(start=2), "`start` must be < 0 but got 2"),
+        (node(start=-1, stop=-1), r"`stop` \(-1\) must be > `start` \(-1\)"),
+        (node(start=-1, stop=-2), r"`stop` \(-2\) must be > `start` \(-1\)"),
+        (node(start=-1, stop=1), "`stop` must be <= 0 but got 1"),
+        (node(start=-2, step=0), "`step` must be > 0 but got 0"),
+        (node(start=-2, step=-1), "`step` must be > 0 but got -1"),
+        (node(stop=-1, step=2), "`step` must only be set when `start` is set"),
+        (node(column=-1, stop=-1), "`flat_source_index` must be >= 0 but got -1"),
     ],
-)  # fmt: skip
-def test_a_bad_node_is_refused_with_the_position_of_its_config(node: Node) -> None:
-    with pytest.raises(ValueError, match=r"\[1\]"):
-        checked_configs([config(), config(node)])
+)
+def test_a_bad_node_is_refused_with_the_position_of_its_config(bad: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"position 1: .*{message}"):
+        rules_of([config(), config(bad)])
 
 
 @pytest.mark.parametrize("bad", [{"table": ""}, {"pattern": {}}])
 def test_a_config_needs_a_table_and_a_node(bad: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"\[0\]"):
-        checked_configs([config(**bad)])
+    with pytest.raises(ValueError, match="position 0: .* must not be empty"):
+        rules_of([config(**bad)])
 
 
 def test_there_must_be_a_config() -> None:
     with pytest.raises(ValueError):
-        checked_configs([])
+        rules_of([])
 
 
-def test_a_pattern_is_made_of_nodes() -> None:
+@pytest.mark.parametrize("leaf", [structured.create_reference_step(None), 1, None])
+def test_a_pattern_is_made_of_nodes(leaf: Any) -> None:
     with pytest.raises(TypeError):
-        config({"a": structured.create_reference_step(None)})
+        config({"a": leaf})
 
 
-@pytest.mark.parametrize("index", ["a", 1.5, None])
+@pytest.mark.parametrize("index", ["a", 1.5, None, np.int64(-1), (1, 2)])
 def test_a_reference_step_is_indexed_by_ints_and_slices(index: Any) -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="Key must be int or slice"):
         structured.create_reference_step(None)[index]
 
 
-@pytest.mark.parametrize("pattern", [Node(0, stop=-1), {"x": Node(0, -2), "y": (Node(1, stop=-1),)}])
+def test_the_places_of_a_slice_are_integers() -> None:
+    with pytest.raises(TypeError):
+        structured.create_reference_step(None)[-1.5:]
+
+
+@pytest.mark.parametrize("pattern", [node(stop=-1), {"x": node(start=-2), "y": (node(column=1, stop=-1),)}])
 def test_a_pattern_is_unpacked_as_it_was(pattern: Any) -> None:
     assert structured.unpack_pattern(config(pattern)) == pattern
 
 
 def test_a_config_tells_what_it_is_made_of() -> None:
-    made = config({"x": Node(0, -2)}, conditions=[Condition.step_index() > 3])
+    made = config({"x": node(start=-2)}, conditions=[Condition.step_index() > 3])
     assert made.table == "table"
-    assert made.flat == [Node(0, -2)]
-    assert len(made.conditions) == 1
-    assert made.priority.constant == 1.0
+    assert made.flat == [node(start=-2)]
+    assert made.conditions == [Raw(step_index=True, ge=4)]
+    assert made.priority.constant_fn.value == 1.0
+    assert made.HasField("pattern_structure")
+
+
+def test_a_config_may_be_made_of_its_parts() -> None:
+    made = structured.Config(
+        flat=[node(stop=-1), node(column=1, start=-2)], table="table", priority=structured.constant_priority_fn(2.0)
+    )
+    assert structured.unpack_pattern(made) == made.flat
+    made.conditions.append(Raw(buffer_length=True, ge=2))
+    made.table = "other"
+    found = rule(made)
+    assert (found.structure, found.table, found.reach, found.squeezed) == ([0, 1], "other", 2, [True, False])
+    assert found.predicates[0].holds(2)
+
+
+def test_a_config_is_copied_and_pickled_as_it_is() -> None:
+    made = config({"x": node(start=-2)}, conditions=[Condition.step_index() % 2 == 1])
+    for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):  # noqa: S301 - our own bytes
+        assert other == made
+        other.conditions.clear()
+        assert other != made
 
 
 @pytest.mark.parametrize(
@@ -105,14 +161,43 @@ def test_a_config_tells_what_it_is_made_of() -> None:
         (Condition.step_index() % 3 != 1, {0, 2, 3, 5, 6}),
     ],
 )
-def test_a_comparison_holds_where_it_says(condition: ConditionMessage, holding: set[int]) -> None:
-    assert {number for number in range(7) if condition.holds(number)} == holding
+def test_a_comparison_holds_where_it_says(condition: Any, holding: set[int]) -> None:
+    assert {number for number in range(7) if Predicate.of(condition).holds(number)} == holding
+
+
+@pytest.mark.parametrize(
+    ("condition", "parts"),
+    [
+        (Condition.step_index() == 3, {"step_index": True, "eq": 3}),
+        (Condition.step_index() > np.int32(3), {"step_index": True, "ge": 4}),
+        (Condition.steps_since_applied() <= 3, {"steps_since_applied": True, "ge": 4, "inverse": True}),
+        (Condition.data(None) < 3, {"flat_source_index": 0, "ge": 3, "inverse": True}),
+        (3 <= Condition.step_index(), {"step_index": True, "ge": 3}),  # noqa: SIM300 - meant
+        (Condition.is_end_episode(), {"is_end_episode": True, "eq": 1}),
+    ],
+)
+def test_a_condition_is_the_message_it_says(condition: Any, parts: dict[str, Any]) -> None:
+    assert condition == Raw(**parts)
+
+
+@pytest.mark.parametrize("value", [1.5, 2.0, "x", None])
+def test_a_condition_compares_with_integers(value: Any) -> None:
+    with pytest.raises(TypeError):
+        Condition.step_index() == value  # noqa: B015
+    with pytest.raises(TypeError):
+        Condition.step_index() >= value  # noqa: B015
+
+
+def test_a_condition_has_numbers_of_32_bits() -> None:
+    with pytest.raises(ValueError, match="out of range: 2147483648"):
+        Condition.step_index() == 2**31  # noqa: B015
 
 
 def test_a_remainder_has_the_sign_of_the_dividend() -> None:
-    assert (Condition.data(None) % 3 == 1).holds(4)
-    assert not (Condition.data(None) % 3 == 1).holds(-2)
-    assert (Condition.data(None) % 3 == 0).holds(-3)
+    one, zero = Predicate.of(Condition.data(None) % 3 == 1), Predicate.of(Condition.data(None) % 3 == 0)
+    assert one.holds(4)
+    assert not one.holds(-2)
+    assert zero.holds(-3)
 
 
 def test_a_remainder_is_only_compared_for_equality() -> None:
@@ -121,20 +206,27 @@ def test_a_remainder_is_only_compared_for_equality() -> None:
 
 
 @pytest.mark.parametrize(
-    "condition",
+    ("condition", "message"),
     [
-        Condition.step_index() % 0 == 0,
-        Condition.step_index() % 3 == -1,
-        ConditionMessage("is_end_episode", value=0),
-        ConditionMessage("is_end_episode", value=1, inverse=True),
-        ConditionMessage("is_end_episode", comparison="ge", value=1),
-        ConditionMessage("flat_source_index", column=-1),
-        Condition.step_index(),
+        (Condition.step_index() % 0 == 0, "`mod_eq.mod` must be > 0 but got 0"),
+        (Condition.step_index() % 3 == -1, "`mod_eq.eq` must be >= 0 but got -1"),
+        (Raw(is_end_episode=True, eq=0), "must use `eq=1`"),
+        (Raw(is_end_episode=True, eq=1, inverse=True), "must use `eq=1`"),
+        (Raw(is_end_episode=True, ge=1), "must use `eq=1`"),
+        (Raw(flat_source_index=-1, eq=1), "flat_source_index must be >= 0 but got -1"),
+        (Raw(eq=1), "a value for `left`"),
+        (Raw(step_index=True), "a value for `cmp`"),
     ],
 )
-def test_a_condition_that_makes_no_sense_is_refused_with_its_config(condition: Any) -> None:
-    with pytest.raises(ValueError, match=r"\[0\]"):
-        checked_configs([config(conditions=[condition])])
+def test_a_condition_that_makes_no_sense_is_refused_with_its_config(condition: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"position 0: .*{message}"):
+        rules_of([config(conditions=[condition])])
+
+
+@pytest.mark.parametrize("condition", [Condition.step_index(), Condition.is_end_episode() == 1, 3])
+def test_what_is_no_condition_is_a_type_error(condition: Any) -> None:
+    with pytest.raises(TypeError):
+        config(conditions=[condition])
 
 
 @pytest.mark.parametrize(
@@ -150,20 +242,42 @@ def test_data_is_a_number_if_it_is_one_integer(value: Any, number: int | None) -
 
 def test_data_conditions_are_found_in_the_shape_of_the_step() -> None:
     step = Condition.data({"b": None, "a": None})
-    assert (step["a"] == 1).column == 0
-    assert (step["b"] == 1).column == 1
+    assert (step["a"] == 1).flat_source_index == 0
+    assert (step["b"] == 1).flat_source_index == 1
 
 
+class Ref:
+    """A reference to a value."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def numpy(self) -> Any:
+        return self._value
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
 @pytest.mark.parametrize(("weight", "priority"), [(1.0, 4.0), (0.0, 2.5), (0.5, 3.25)])
-def test_td_errors_mix_the_largest_and_the_mean(weight: float, priority: float) -> None:
+def test_td_errors_mix_the_largest_and_the_mean(weight: float, priority: float, dtype: Any) -> None:
     made = structured.td_error(weight, {"a": None, "td": None}, lambda step: step["td"])
-    assert made.column == 1
-    assert made.of_errors(np.array([-4.0, 1.0], np.float32)) == pytest.approx(priority)
+    assert made.WhichOneof("priority_fn") == "td_error"
+    assert made.td_error.flat_source_index == 1
+    errors = [Ref(dtype(-4)), Ref(dtype(1))]
+    shown = config({"a": node(stop=-1), "errors": node(column=1, start=-2)}, priority=made)
+    assert rule(shown).priority([[Ref(9.0)], errors]) == pytest.approx(priority)
+    hidden = config({"a": node(stop=-1)}, priority=made)
+    assert rule(hidden).priority([[Ref(9.0)]]) == 0.0
 
 
 def test_td_errors_come_from_one_leaf() -> None:
     with pytest.raises(TypeError):
         structured.td_error(1.0, {"a": None}, lambda step: step)
+
+
+def test_a_constant_priority_is_a_number() -> None:
+    assert rule(config(priority=structured.constant_priority_fn(2))).priority([]) == 2.0
+    with pytest.raises(TypeError):
+        structured.constant_priority_fn("2")  # type: ignore[arg-type]
 
 
 STEP = {"a": reverb.TensorSpec((3,), np.float32), "b": reverb.TensorSpec((), np.int64)}
@@ -262,17 +376,29 @@ def test_a_dataset_of_patterns_applies_configs_in_order_and_at_the_end() -> None
 @pytest.mark.parametrize("end", [1, np.zeros(2, np.bool_), None])
 def test_the_end_of_an_episode_is_one_bool(end: Any) -> None:
     dataset = PatternDataset(steps(2), [pattern(lambda x: x["value"][-1])], True, lambda step: end)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="must return `bool`"):
         list(dataset)
 
 
-def test_a_dataset_of_patterns_over_samples_gives_samples_without_info() -> None:
-    info = SampleInfo(1, 1.0, 1, 1.0, 1)
-    samples = [ReplaySample(info, step) for step in steps(2)]
-    dataset = pattern_dataset_with_info(samples, [pattern(lambda x: x["value"][-1])], True, lambda step: False)
+def test_a_dataset_of_patterns_gives_samples_without_info_if_asked_to() -> None:
+    dataset = pattern_dataset_with_info(steps(2), [pattern(lambda x: x["value"][-1])], True, lambda step: False)
     found = list(dataset)
+    assert all(isinstance(sample, ReplaySample) for sample in found)
     assert [int(sample.data) for sample in found] == [0, 1]
     assert found[0].info == SampleInfo.zeros()
+
+
+class Steps(list[Any]):
+    """Steps that say what they are."""
+
+    element_spec = {"last": reverb.TensorSpec((), np.bool_), "value": reverb.TensorSpec((2,), np.int64)}  # noqa: RUF012
+
+
+def test_a_dataset_of_patterns_tells_what_its_elements_are_if_the_steps_do() -> None:
+    made = PatternDataset(Steps(), [pattern(lambda x: {"v": x["value"][-3:]})], True, lambda step: False)
+    assert made.element_spec == {"v": reverb.TensorSpec((3, 2), np.int64)}
+    with pytest.raises(AttributeError):
+        PatternDataset([], [pattern(lambda x: x["value"][-1])], True, lambda step: False).element_spec  # noqa: B018
 
 
 def test_elements_are_mapped_and_batched() -> None:

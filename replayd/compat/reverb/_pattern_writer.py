@@ -6,12 +6,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
 from replayd.compat.reverb._cells import CellWriter, with_paths
-from replayd.compat.reverb._conditions import ConditionMessage, as_number
+from replayd.compat.reverb._conditions import Predicate, as_number
 from replayd.compat.reverb._nests import Path, flatten_with_path
-from replayd.compat.reverb._patterns import Config
+from replayd.compat.reverb._patterns import Rule, Window, reach_of
 from replayd.compat.reverb._trajectories import wire_paths
 
 _AT_ONCE_MS = 0.001
@@ -28,9 +26,9 @@ class PatternWriter:
     `end_episode`; each makes at most one item a step. Leaves that no config shows are not stored. For one thread.
     """
 
-    def __init__(self, cells: CellWriter, configs: Sequence[Config]) -> None:
+    def __init__(self, cells: CellWriter, rules: Sequence[Rule]) -> None:
         self._cells = cells
-        self._matcher = PatternMatcher(cells, configs, self._create_item)
+        self._matcher = PatternMatcher(cells, rules, self._create_item)
 
     @property
     def step_is_open(self) -> bool:
@@ -64,14 +62,14 @@ class PatternWriter:
         self._cells.EndEpisode(clear_buffers, timeout_ms)
         self._matcher.begin_episode(clear_buffers)
 
-    def _create_item(self, config: Config, columns: Columns) -> None:
+    def _create_item(self, rule: Rule, columns: Columns) -> None:
         self._cells.CreateItem(
-            config.table,
-            _priority(config, columns),
+            rule.table,
+            rule.priority(columns),
             columns,
-            config.squeezed,
-            wire_paths(config.pattern_structure),
-            [path for path, _ in flatten_with_path(config.pattern_structure)],
+            rule.squeezed,
+            wire_paths(rule.structure),
+            [path for path, _ in flatten_with_path(rule.structure)],
         )
 
 
@@ -84,14 +82,14 @@ class Cells(Protocol):
 
 
 class PatternMatcher:
-    """Keeps references to the last values of each leaf; calls `make` for each config that applies."""
+    """Keeps references to the last values of each leaf; calls `make` for each rule that applies."""
 
-    def __init__(self, cells: Cells, configs: Sequence[Config], make: Callable[[Config, Columns], None]) -> None:
+    def __init__(self, cells: Cells, rules: Sequence[Rule], make: Callable[[Rule, Columns], None]) -> None:
         self._cells = cells
         self._make = make
-        self._applied = [_Applied(config) for config in configs]
-        reach = max(config.reach for config in configs)
-        used = sorted({node.flat_source_index for config in configs for node in config.flat})
+        self._applied = [_Applied(rule) for rule in rules]
+        reach = reach_of(rules)
+        used = sorted({window.column for rule in rules for window in rule.windows})
         self._buffers: dict[int, deque[Any]] = {number: deque(maxlen=reach) for number in used}
         self._newest: list[Any] = []
         """Values of the newest step by leaf."""
@@ -160,52 +158,42 @@ class PatternMatcher:
             if applied.counted != self._step_index:
                 applied.counted = self._step_index
                 applied.steps_since += 1
-            config = applied.config
-            if not all(each.holds(self._number(each, applied, is_end_episode)) for each in config.conditions):
+            rule = applied.rule
+            if not all(each.holds(self._number(each, applied, is_end_episode)) for each in rule.predicates):
                 continue
-            columns = [self._picked(node) for node in config.flat]
+            columns = [self._picked(window) for window in rule.windows]
             if any(column is None for column in columns):
                 continue
-            self._make(config, [column for column in columns if column is not None])
+            self._make(rule, [column for column in columns if column is not None])
             applied.at = self._step_index
             applied.steps_since = 0
 
-    def _number(self, condition: ConditionMessage, applied: _Applied, is_end_episode: bool) -> int | None:
-        if condition.kind == "step_index":
+    def _number(self, predicate: Predicate, applied: _Applied, is_end_episode: bool) -> int | None:
+        if predicate.left == "step_index":
             return self._step_index
-        if condition.kind == "steps_since_applied":
+        if predicate.left == "steps_since_applied":
             return applied.steps_since
-        if condition.kind == "is_end_episode":
+        if predicate.left == "is_end_episode":
             return int(is_end_episode)
-        if condition.kind == "buffer_length":
+        if predicate.left == "buffer_length":
             return max(map(len, self._buffers.values()))
-        return as_number(self._newest[condition.column] if condition.column < len(self._newest) else None)
+        return as_number(self._newest[predicate.column] if predicate.column < len(self._newest) else None)
 
-    def _picked(self, node: Any) -> list[Any] | None:
-        """The references that a node shows, None if one of them is not there."""
-        buffer = self._buffers[node.flat_source_index]
-        if -node.places.start > len(buffer):
+    def _picked(self, window: Window) -> list[Any] | None:
+        """The references that a window shows, None if one of them is not there."""
+        buffer = self._buffers[window.column]
+        if -window.places.start > len(buffer):
             return None
-        refs = [buffer[place] for place in node.places]
+        refs = [buffer[place] for place in window.places]
         return None if any(ref is None for ref in refs) else refs
 
 
 class _Applied:
-    """A config and when it was applied."""
+    """A rule and when it was applied."""
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
         self.at: int | None = None
         """The step of this episode at which it was last applied."""
         self.counted: int | None = None
         self.steps_since = 0
-
-
-def _priority(config: Config, columns: Columns) -> float:
-    priority = config.priority
-    if priority.column is None:
-        return priority.constant
-    for node, refs in zip(config.flat, columns, strict=True):
-        if node.flat_source_index == priority.column:
-            return priority.of_errors(np.stack([ref.numpy() for ref in refs]))
-    return 0.0

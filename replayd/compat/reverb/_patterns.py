@@ -1,120 +1,84 @@
 """Patterns and configs of structured writers: which values around the newest step make an item, when and where to.
 
-Pure words; knows no writer.
+What users hold are messages; a writer makes rules of them. Knows no writer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from replayd.compat.reverb._conditions import ConditionMessage
-from replayd.compat.reverb._nests import Path, flatten_with_path, map_structure, map_structure_with_path, unflatten_as
+from replayd.compat.reverb._conditions import ConditionProto, Predicate
+from replayd.compat.reverb._messages import INT32, Message
+from replayd.compat.reverb._nests import flatten, map_structure, unflatten_as
 
 
-@dataclass(frozen=True, slots=True)
-class PatternNode:
+class PatternNode(
+    Message,
+    fields={"flat_source_index": INT32, "start": INT32, "stop": INT32, "step": INT32},
+    oneofs={"start_or_none": ("start",), "stop_or_none": ("stop",), "step_or_none": ("step",)},
+):
     """Values of one leaf of the step, counted from the newest, which is -1.
 
-    With `start` those from there to before `stop` (None: through the newest), every `step`-th; without it the one at
+    With `start` those from there to before `stop` (none: through the newest), every `step`-th; without it the one at
     `stop`, squeezed.
     """
 
-    flat_source_index: int
-    start: int | None = None
-    stop: int | None = None
-    step: int | None = None
 
-    def HasField(self, name: str) -> bool:  # noqa: N802 - protocol buffers' word
-        return getattr(self, name) is not None
-
-    @property
-    def places(self) -> range:
-        """Places of its values, from -1 backwards."""
-        if self.start is None:
-            assert self.stop is not None, "a node that was checked has a start or a stop"
-            return range(self.stop, self.stop + 1)
-        return range(self.start, self.stop or 0, self.step or 1)
-
-    def check(self) -> None:
-        """Raises ValueError for places that do not exist."""
-        if self.flat_source_index < 0:
-            raise ValueError(f"`flat_source_index` must be >= 0 but got {self.flat_source_index}.")
-        if self.start is None and self.stop is None:
-            raise ValueError("At least one of `start` and `stop` must be specified.")
-        if self.start is None:
-            if self.stop is not None and self.stop >= 0:
-                raise ValueError(f"`stop` must be < 0 when `start` isn't specified but got {self.stop}.")
-            if self.step is not None:
-                raise ValueError(f"`step` must only be set when `start` is set but got {self.step}.")
-            return
-        if self.start >= 0:
-            raise ValueError(f"`start` must be < 0 but got {self.start}.")
-        if self.stop is not None and self.stop > 0:
-            raise ValueError(f"`stop` must be <= 0 but got {self.stop}.")
-        if self.start >= (self.stop or 0):
-            raise ValueError(f"`stop` (got {self.stop}) must be > `start` (got {self.start}) when both are specified.")
-        if self.step is not None and self.step <= 0:
-            raise ValueError(f"`step` must be > 0 but got {self.step}.")
-
-
-@dataclass(frozen=True, slots=True)
 class ReferenceStep:
     """A leaf of a reference step: `x[-2]`, `x[-3:]`, `x[-3:-1]` and `x[-5::2]` are nodes of patterns."""
 
-    flat_source_index: int
-    path: Path
+    def __init__(self, flat_source_index: int) -> None:
+        self.flat_source_index = flat_source_index
 
-    def __getitem__(self, index: Any) -> PatternNode:
-        if isinstance(index, int):
-            return PatternNode(self.flat_source_index, stop=index)
-        if isinstance(index, slice):
-            return PatternNode(self.flat_source_index, index.start, index.stop, index.step)
-        raise TypeError(f"a pattern is indexed by an int or a slice, not {type(index).__name__}")
-
-
-@dataclass(frozen=True, slots=True)
-class Priority:
-    """A constant, or with `column` the mixture of TD errors that the item shows of that leaf."""
-
-    constant: float = 1.0
-    column: int | None = None
-    max_priority_weight: float = 0.0
-
-    def of_errors(self, errors: Any) -> float:
-        """max_priority_weight · max |x| + (1 − max_priority_weight) · mean |x|, as in R2D2 (Kapturowski 2019)."""
-        sizes = np.abs(np.asarray(errors, np.float64))
-        return float(self.max_priority_weight * sizes.max() + (1 - self.max_priority_weight) * sizes.mean())
+    def __getitem__(self, key: int | slice) -> PatternNode:
+        if isinstance(key, int):
+            key = slice(key)
+        if not isinstance(key, slice):
+            raise ValueError(f"Key must be int or slice, got {key} (type {type(key)}).")
+        return PatternNode(flat_source_index=self.flat_source_index, start=key.start, stop=key.stop, step=key.step)
 
 
-@dataclass(slots=True)
-class Config:
-    """A pattern with its table, conditions and priority. Made by `create_config`."""
+class ConstantPriorityFn(Message, fields={"value": float}):
+    """The same priority for every item."""
 
-    flat: list[PatternNode]
-    """The nodes of the pattern, in order."""
-    pattern_structure: Any
-    """The shape of the pattern, with numbers of nodes as its leaves."""
-    table: str
-    priority: Priority
-    conditions: list[ConditionMessage] = field(default_factory=list)
 
-    @property
-    def squeezed(self) -> list[bool]:
-        return [node.start is None for node in self.flat]
+class TDError(Message, fields={"max_priority_weight": float, "flat_source_index": INT32}):
+    """The mixture of the TD errors that an item shows of a leaf."""
 
-    @property
-    def reach(self) -> int:
-        return max(-node.places.start for node in self.flat)
+
+class Priority(
+    Message,
+    fields={"constant_fn": ConstantPriorityFn, "td_error": TDError},
+    oneofs={"priority_fn": ("constant_fn", "td_error")},
+):
+    """How the priority of an item is found."""
+
+
+class Config(
+    Message,
+    fields={
+        "flat": [PatternNode],
+        "pattern_structure": object,
+        "table": str,
+        "priority": Priority,
+        "conditions": [ConditionProto],
+    },
+):
+    """A pattern with its table, conditions and priority: see `create_config`.
+
+    `flat` has the nodes of the pattern in order, `pattern_structure` its nest, with any leaves; without it the pattern
+    is a list. Made sense of when a writer is made.
+    """
 
 
 def create_reference_step(step_structure: Any) -> Any:
     """A nest of the shape of a step, of ReferenceStep; what its leaves are does not matter."""
     numbers = iter(range(1 << 30))
-    return map_structure_with_path(lambda path, leaf: ReferenceStep(next(numbers), path), step_structure)
+    return map_structure(lambda leaf: ReferenceStep(next(numbers)), step_structure)
 
 
 def pattern_from_transform(step_structure: Any, transform: Callable[[Any], Any]) -> Any:
@@ -123,71 +87,146 @@ def pattern_from_transform(step_structure: Any, transform: Callable[[Any], Any])
 
 
 def create_config(
-    pattern: Any, table: str, conditions: Sequence[ConditionMessage] = (), priority: Priority | None = None
+    pattern: Any, table: str, conditions: Sequence[ConditionProto] = (), priority: Priority | None = None
 ) -> Config:
-    """A config, which is checked when a writer is made of it. The priority is 1 unless said otherwise."""
-    pairs = flatten_with_path(pattern)
-    for path, node in pairs:
-        if not isinstance(node, PatternNode):
-            raise TypeError(
-                f"the leaf of the pattern at {path} is a {type(node).__name__} and no indexed reference step"
-            )
-    numbers = iter(range(len(pairs)))
+    """A config, which is checked when a writer is made of it. The priority is 1 unless said otherwise.
+
+    Raises TypeError for a leaf that is no node, and for what is no condition.
+    """
+    nodes = flatten(pattern)
+    numbers = iter(range(len(nodes)))
     return Config(
-        flat=[node for _, node in pairs],
+        flat=nodes,
         pattern_structure=map_structure(lambda node: next(numbers), pattern),
         table=table,
-        priority=Priority() if priority is None else priority,
-        conditions=list(conditions),
+        priority=constant_priority_fn(1.0) if priority is None else priority,
+        conditions=conditions,
     )
+
+
+def structure_of(config: Config) -> Any:
+    """The nest of the config's pattern, with its nodes' numbers as leaves."""
+    numbers = range(len(config.flat))
+    return unflatten_as(config.pattern_structure, numbers) if config.HasField("pattern_structure") else list(numbers)
 
 
 def unpack_pattern(config: Config) -> Any:
     """The pattern of which the config was made."""
-    return unflatten_as(config.pattern_structure, config.flat)
+    return map_structure(config.flat.__getitem__, structure_of(config))
 
 
 def constant_priority_fn(value: float) -> Priority:
     """The same priority for every item."""
-    return Priority(constant=float(value))
+    return Priority(constant_fn=ConstantPriorityFn(value=value))
 
 
-def td_error(
-    max_priority_weight: float, step_structure: Any, get_field_from_step_fn: Callable[[Any], ReferenceStep]
-) -> Priority:
-    """Priorities from the TD errors that an item shows of one leaf: see `Priority.of_errors`; 0 if it shows none."""
-    leaf = get_field_from_step_fn(create_reference_step(step_structure))
-    if not isinstance(leaf, ReferenceStep):
-        raise TypeError(f"the function must give one leaf of the step, not a {type(leaf).__name__}")
-    return Priority(column=leaf.flat_source_index, max_priority_weight=float(max_priority_weight))
+def td_error(max_priority_weight: float, step_structure: Any, get_field_from_step_fn: Callable[[Any], Any]) -> Priority:
+    """Priorities from the TD errors that an item shows of one leaf of the step, which the function picks.
+
+    max_priority_weight · max |x| + (1 − max_priority_weight) · mean |x|, as in R2D2 (Kapturowski 2019); 0 if the item
+    does not show the leaf. Raises TypeError if the function gives a nest.
+    """
+    numbers = iter(range(1 << 30))
+    column = get_field_from_step_fn(map_structure(lambda leaf: next(numbers), step_structure))
+    return Priority(td_error=TDError(max_priority_weight=max_priority_weight, flat_source_index=column))
 
 
-def checked_configs(configs: Sequence[Config]) -> list[Config]:
-    """The configs. Raises ValueError for none, and for one that makes no sense, which is named by its position."""
-    found = list(configs)
-    if not found:
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A node that makes sense: a leaf of the step, and the places of the values it shows, from -1 backwards."""
+
+    column: int
+    places: range
+    is_squeezed: bool
+
+    @classmethod
+    def of(cls, node: PatternNode) -> Window:
+        """Raises ValueError for places that do not exist."""
+        has_start, has_stop, has_step = map(node.HasField, ("start", "stop", "step"))
+        start, stop, step = node.start, node.stop, node.step
+        if node.flat_source_index < 0:
+            raise ValueError(f"`flat_source_index` must be >= 0 but got {node.flat_source_index}.")
+        if not has_start and not has_stop:
+            raise ValueError("At least one of `start` and `stop` must be specified.")
+        if stop > 0:
+            raise ValueError(f"`stop` must be <= 0 but got {stop}.")
+        if not has_start:
+            if stop == 0:
+                raise ValueError(f"`stop` must be < 0 when `start` isn't set but got {stop}.")
+            if has_step:
+                raise ValueError("`step` must only be set when `start` is set.")
+            return cls(node.flat_source_index, range(stop, stop + 1), True)
+        if start >= 0:
+            raise ValueError(f"`start` must be < 0 but got {start}.")
+        if start >= stop:
+            raise ValueError(f"`stop` ({stop}) must be > `start` ({start}) when both are specified.")
+        if has_step and step <= 0:
+            raise ValueError(f"`step` must be > 0 but got {step}.")
+        return cls(node.flat_source_index, range(start, stop, step if has_step else 1), False)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A config that makes sense, as a writer applies it."""
+
+    windows: list[Window]
+    structure: Any
+    """The nest of the pattern, with numbers of windows as its leaves."""
+    table: str
+    predicates: list[Predicate]
+    constant_priority: float
+    td_error: TDError | None
+    """In the place of a constant."""
+
+    @classmethod
+    def of(cls, config: Config) -> Rule:
+        """Raises ValueError for a config that makes no sense."""
+        if not config.table:
+            raise ValueError("`table` must not be empty.")
+        if not config.flat:
+            raise ValueError("`flat` must not be empty.")
+        return cls(
+            windows=[Window.of(node) for node in config.flat],
+            structure=structure_of(config),
+            table=config.table,
+            predicates=[Predicate.of(condition) for condition in config.conditions],
+            constant_priority=config.priority.constant_fn.value,
+            td_error=config.priority.td_error if config.priority.HasField("td_error") else None,
+        )
+
+    @property
+    def squeezed(self) -> list[bool]:
+        return [window.is_squeezed for window in self.windows]
+
+    @property
+    def reach(self) -> int:
+        return max(-window.places.start for window in self.windows)
+
+    def priority(self, columns: Sequence[Sequence[Any]]) -> float:
+        """The priority of an item that shows these references."""
+        if self.td_error is None:
+            return self.constant_priority
+        for window, refs in zip(self.windows, columns, strict=True):
+            if window.column == self.td_error.flat_source_index:
+                sizes = np.abs(np.stack([ref.numpy() for ref in refs]).astype(np.float64))
+                weight = self.td_error.max_priority_weight
+                return float(weight * sizes.max() + (1 - weight) * sizes.mean())
+        return 0.0
+
+
+def rules_of(configs: Sequence[Config]) -> list[Rule]:
+    """Raises ValueError for no configs, and for one that makes no sense, which is named by its position."""
+    if not configs:
         raise ValueError("At least one config must be provided.")
-    for number, config in enumerate(found):
+    rules = []
+    for number, config in enumerate(configs):
         try:
-            _check(config)
+            rules.append(Rule.of(config))
         except ValueError as error:
-            raise ValueError(f"Configs[{number}] is invalid: {error}") from error
-    return found
+            raise ValueError(f"Invalid configuration at position {number}: {error}") from error
+    return rules
 
 
-def reach_of(configs: Sequence[Config]) -> int:
+def reach_of(rules: Sequence[Rule]) -> int:
     """Steps that must be kept for all of them."""
-    return max(config.reach for config in configs)
-
-
-def _check(config: Config) -> None:
-    if not config.table:
-        raise ValueError("`table` must not be empty.")
-    if not config.flat:
-        raise ValueError("`flat` must not be empty: a pattern has at least one node.")
-    for node in config.flat:
-        node.check()
-    for condition in config.conditions:
-        if not isinstance(condition, ConditionMessage):
-            raise ValueError(f"{condition!r} is no condition; compare it with an integer")
-        condition.check()
+    return max(rule.reach for rule in rules)

@@ -15,7 +15,7 @@ from replayd.compat.reverb._cells import CellWriter
 from replayd.compat.reverb._directory import Directory
 from replayd.compat.reverb._nests import flatten, flatten_with_path, unflatten_as
 from replayd.compat.reverb._pattern_writer import PatternWriter
-from replayd.compat.reverb._patterns import Config, checked_configs, reach_of
+from replayd.compat.reverb._patterns import Config, reach_of, rules_of
 from replayd.compat.reverb._signatures import ShownColumn, check_steps
 from replayd.compat.reverb._trajectories import columns_of, step_nest
 from replayd.compat.reverb._writer import Writer
@@ -115,8 +115,8 @@ class Client:
 
     def structured_writer(self, configs: Sequence[Config]) -> PatternWriter:
         """A writer that makes items by itself, as the configs say. Raises ValueError without any, and for a bad one."""
-        checked = checked_configs(configs)
-        return PatternWriter(self._cell_writer(reach_of(checked), validate_items=False), checked)
+        rules = rules_of(configs)
+        return PatternWriter(self._cell_writer(reach_of(rules), validate_items=False), rules)
 
     def sample(
         self,

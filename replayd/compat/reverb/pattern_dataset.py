@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from replayd.compat.reverb._dataset import Elements
 from replayd.compat.reverb._nests import unflatten_as
 from replayd.compat.reverb._pattern_writer import Columns, PatternMatcher
-from replayd.compat.reverb._patterns import Config, checked_configs
+from replayd.compat.reverb._patterns import Config, Rule, rules_of
 from replayd.compat.reverb._values import as_array
-from replayd.compat.reverb.replay_sample import ReplaySample, SampleInfo
+from replayd.compat.reverb.replay_sample import ReplaySample, SampleInfo, numpy_info
+from replayd.compat.reverb.structured_writer import infer_signature
 
 
 class PatternDataset(Elements):
@@ -31,13 +32,19 @@ class PatternDataset(Elements):
         is_end_of_episode: Callable[[Any], Any],
     ) -> None:
         self._steps = input_dataset
-        self._configs = checked_configs(configs)
+        self._configs = configs
+        self._rules = rules_of(configs)
         self._respect_episode_boundaries = respect_episode_boundaries
         self._is_end_of_episode = is_end_of_episode
 
+    @property
+    def element_spec(self) -> Any:
+        """The trajectories as a nest of TensorSpec, where steps have an `element_spec` and all configs are alike."""
+        return infer_signature(self._configs, self._steps.element_spec)  # type: ignore[attr-defined]
+
     def __iter__(self) -> Iterator[Any]:
         made: list[Any] = []
-        matcher = PatternMatcher(_Memory(), self._configs, lambda *item: made.append(_trajectory(*item)))
+        matcher = PatternMatcher(_Memory(), self._rules, lambda *item: made.append(_trajectory(*item)))
         for step in self._steps:
             matcher.append(step, False)
             if _one_bool(self._is_end_of_episode(step)):
@@ -48,26 +55,17 @@ class PatternDataset(Elements):
 
 
 def pattern_dataset_with_info(
-    input_dataset: Iterable[ReplaySample],
+    input_dataset: Iterable[Any],
     configs: Sequence[Config],
     respect_episode_boundaries: bool,
     is_end_of_episode: Callable[[Any], Any],
 ) -> Elements:
-    """A PatternDataset over the data of samples that yields samples; their info is 0, since they may be of several."""
-    steps = _Data(input_dataset)
-    return PatternDataset(steps, configs, respect_episode_boundaries, is_end_of_episode).map(_without_info)
-
-
-class _Data:
-    def __init__(self, samples: Iterable[ReplaySample]) -> None:
-        self._samples = samples
-
-    def __iter__(self) -> Iterator[Any]:
-        return (sample.data for sample in self._samples)
+    """A PatternDataset that yields samples; their info is 0, since a trajectory may be of several items or of none."""
+    return PatternDataset(input_dataset, configs, respect_episode_boundaries, is_end_of_episode).map(_without_info)
 
 
 def _without_info(data: Any) -> ReplaySample:
-    return ReplaySample(SampleInfo.zeros(), data)
+    return ReplaySample(numpy_info(SampleInfo.zeros()), data)
 
 
 class _Memory:
@@ -87,16 +85,16 @@ class _Value:
         return self._array
 
 
-def _trajectory(config: Config, columns: Columns) -> Any:
+def _trajectory(rule: Rule, columns: Columns) -> Any:
     leaves = [
         refs[0].numpy() if is_squeezed else np.stack([ref.numpy() for ref in refs])
-        for refs, is_squeezed in zip(columns, config.squeezed, strict=True)
+        for refs, is_squeezed in zip(columns, rule.squeezed, strict=True)
     ]
-    return unflatten_as(config.pattern_structure, leaves)
+    return unflatten_as(rule.structure, leaves)
 
 
 def _one_bool(value: Any) -> bool:
     array = np.asarray(value)
     if array.dtype != np.bool_ or array.size != 1:
-        raise ValueError(f"is_end_of_episode must return one bool, got {array.dtype.name}{list(array.shape)}")
+        raise ValueError(f"`is_end_of_episode` must return `bool`, but got {array.dtype.name}{list(array.shape)}")
     return bool(array.item())

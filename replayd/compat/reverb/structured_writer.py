@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from replayd.compat.reverb._conditions import Condition
+from replayd.compat.reverb._conditions import Condition, ConditionProto
 from replayd.compat.reverb._nests import Path, flatten, map_structure_with_path
 from replayd.compat.reverb._pattern_writer import PatternWriter as StructuredWriter
 from replayd.compat.reverb._patterns import (
     Config,
     PatternNode,
+    Priority,
     ReferenceStep,
+    Window,
     constant_priority_fn,
     create_config,
     create_reference_step,
     pattern_from_transform,
+    structure_of,
     td_error,
     unpack_pattern,
 )
@@ -23,8 +26,12 @@ from replayd.compat.reverb.reverb_types import TensorSpec, shape_of, shapes_fit
 
 __all__ = [
     "Condition",
+    "ConditionProto",
     "Config",
+    "Pattern",
     "PatternNode",
+    "PatternTransform",
+    "Priority",
     "ReferenceStep",
     "StructuredWriter",
     "constant_priority_fn",
@@ -36,6 +43,10 @@ __all__ = [
     "unpack_pattern",
 ]
 
+Pattern = Any
+"""A nest of PatternNode."""
+PatternTransform = Callable[[Any], Pattern]
+
 
 def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:
     """The signature of the table that all these configs write into, for steps of this spec.
@@ -46,7 +57,8 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:
     if not configs:
         raise ValueError("At least one config must be provided.")
     first = configs[0]
-    if any(config.pattern_structure != first.pattern_structure for config in configs):
+    structure = structure_of(first)
+    if any(structure_of(config) != structure for config in configs):
         raise ValueError("All configs must have exactly the same pattern_structure.")
     if any(config.table != first.table for config in configs):
         tables = ", ".join(sorted({config.table for config in configs}))
@@ -54,19 +66,20 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:
     specs = flatten(step_spec)
     return map_structure_with_path(
         lambda path, number: _merged(path, [config.flat[number] for config in configs], specs),
-        first.pattern_structure,
+        structure,
     )
 
 
 def _merged(path: Path, nodes: Sequence[PatternNode], specs: Sequence[Any]) -> Any:
-    dtypes = [specs[node.flat_source_index].dtype for node in nodes]
+    windows = [Window.of(node) for node in nodes]
+    dtypes = [specs[window.column].dtype for window in windows]
     if any(dtype != dtypes[0] for dtype in dtypes):
-        raise ValueError(f"Configs produce trajectories with multiple dtypes at {path}. Got {dtypes}")
+        raise ValueError(f"Configs produce trajectories with multiple dtypes at {path}. Got {dtypes}.")
     shapes: list[Any] = []
-    for node in nodes:
-        shape = shape_of(specs[node.flat_source_index])
-        if shape is not None and node.start is not None:
-            shape = (len(node.places), *shape)
+    for window in windows:
+        shape = shape_of(specs[window.column])
+        if shape is not None and not window.is_squeezed:
+            shape = (len(window.places), *shape)
         shapes.append(shape)
     shape = shapes[0]
     if any(other != shape for other in shapes):
@@ -76,5 +89,5 @@ def _merged(path: Path, nodes: Sequence[PatternNode], specs: Sequence[Any]) -> A
         shape = (None, *shape[1:])
     name = "/".join(map(str, path))
     # Of the kind of those that were given, if that is one: whoever has TensorFlow expects its own.
-    kind = type(specs[nodes[0].flat_source_index])
+    kind = type(specs[windows[0].column])
     return (kind if kind.__name__ == "TensorSpec" else TensorSpec)(shape, dtypes[0], name)
