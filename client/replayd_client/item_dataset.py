@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
@@ -104,16 +104,7 @@ class ItemDataset(ABC):
         """
         with Client(server_address) as client:
             tables = client.server_info(timeout=get_signature_timeout_secs)
-        if table not in tables:
-            raise UnknownTableError(
-                f"Server at {server_address} does not contain any table named {table}. "
-                f"Found: {', '.join(sorted(tables))}.",
-                detail={"table": table, "tables": sorted(tables)},
-            )
-        signature = tables[table].signature
-        if signature is None:
-            raise DataError(f"Table {table} at {server_address} does not have a signature.")
-        spec = cls._shown(DataSpec.of_signature(signature))
+        spec = cls._shown(DataSpec.of_signature(signature_among(tables, server_address, table)))
         return cls(
             server_address,
             table,
@@ -187,6 +178,22 @@ class ItemDataset(ABC):
         if self._table in tables and tables[self._table].signature is not None:
             signature = self._shown(DataSpec.of_signature(tables[self._table].signature))
             self._spec.check_signature(signature, self._table)
+
+
+def signature_among(tables: Mapping[str, Any], server_address: str, table: str) -> Any:
+    """The signature of the table that a dataset is made of, of what `server_info` says of all.
+
+    Raises UnknownTableError if there is no such table, DataError if it has no signature.
+    """
+    if table not in tables:
+        raise UnknownTableError(
+            f"Server at {server_address} does not contain any table named {table}. Found: {', '.join(sorted(tables))}.",
+            detail={"table": table, "tables": sorted(tables)},
+        )
+    signature = tables[table].signature
+    if signature is None:
+        raise DataError(f"Table {table} at {server_address} does not have a signature.")
+    return signature
 
 
 def _plan(table: str, in_flight: int, timeout_ms: int, max_samples: int) -> Plan:

@@ -15,7 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import replayd
+import replayd_client
 from replayd.compat import reverb
+from replayd.compat.reverb._directory import REGISTRY
+from replayd.compat.reverb._signatures import packed
 from replayd.compat.reverb.server import Server, Table
 from tests.daemon.compat import fifo
 from tests.daemon.embedded import free_port, until
@@ -222,6 +226,23 @@ def test_an_item_that_a_lifo_remover_takes_at_once_is_still_counted(serve_compat
     assert table.info.current_size == 2
     assert table.info.rate_limiter_info.insert_stats.completed == 4
     assert int(next(client.sample("table"))[0].data[0]) == 0
+
+
+def test_signatures_that_are_on_their_way_are_waited_for() -> None:
+    """As another process sees a server that has just begun."""
+    fifo, minimum = replayd.selectors.Fifo, replayd.rate_limiters.MinSize
+    registry = replayd.Table(REGISTRY, fifo(), fifo(), 1, minimum(1))
+    spec = reverb.TensorSpec((None,), np.int64)
+    found: list[Any] = []
+    with replayd.Server([replayd.Table("table", fifo(), fifo(), 1, minimum(1)), registry]) as server:
+        client = reverb.Client(f"localhost:{server.port}")
+        thread = threading.Thread(target=lambda: found.append(client.server_info()["table"].signature))
+        thread.start()
+        until(lambda: bool(registry.pending_samples))
+        with replayd_client.Client(server.address) as other:
+            other.insert(np.frombuffer(packed({"table": spec}), np.uint8), {REGISTRY: 1.0})
+        thread.join(60)
+    assert found == [spec]
 
 
 def environment() -> dict[str, str]:

@@ -163,6 +163,9 @@ def test_checkpoints_are_not_written_yet_and_say_so() -> None:
         ({"dtypes": [np.float32, np.float32], "shapes": [()]}, "structure"),
         ({"dtypes": {"a": np.float32}, "shapes": {"a": (), "b": ()}}, "structure"),
         ({"dtypes": "no dtype"}, "dtype"),
+        ({"dtypes": None}, "dtype"),
+        ({"shapes": ((),)}, "structure"),
+        ({"shapes": 3}, "structure"),
     ],
 )
 def test_the_arguments_of_a_dataset_are_checked(kind: Any, changes: dict[str, Any], message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Self
 
@@ -20,15 +21,15 @@ from replayd.compat.reverb._nests import (
     map_structure,
     unflatten_as,
 )
-from replayd.compat.reverb._trajectories import columns_of
+from replayd.compat.reverb._trajectories import WirePath, columns_of, squeezed_of
 from replayd.compat.reverb._values import numpy_dtype
-from replayd.compat.reverb.client import Client
 from replayd.compat.reverb.errors import DeadlineExceededError, translated
 from replayd.compat.reverb.replay_sample import ReplaySample, SampleInfo, numpy_info
-from replayd.compat.reverb.reverb_types import TensorSpec, shapes_fit, spec_text
+from replayd.compat.reverb.reverb_types import TensorSpec, shape_of, shapes_fit, sizes_of, spec_text
 from replayd_client import Client as ReplaydClient
 from replayd_client import TrajectoryDataset as ReplaydDataset
-from replayd_client.structure import flatten as replayd_flatten
+from replayd_client.batches import SampledBatch
+from replayd_client.item_dataset import signature_among
 
 log = logging.getLogger("replayd")
 
@@ -74,8 +75,8 @@ class ReverbDataset(Elements):
 
     def __init__(
         self,
-        server_address: str,
-        table: str,
+        server_address: Any,
+        table: Any,
         dtypes: Any,
         shapes: Any,
         max_in_flight_samples_per_worker: int,
@@ -86,22 +87,20 @@ class ReverbDataset(Elements):
     ) -> None:
         """Raises ValueError for structures of dtypes and shapes that differ, and for numbers that make no sense."""
         _assert_spec(dtypes, shapes)
-        _positive("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker)
-        _positive_or("num_workers_per_iterator", num_workers_per_iterator, "auto-tuned")
-        _positive_or("max_samples_per_stream", max_samples_per_stream, "auto-tuned")
-        _positive_or("max_samples", max_samples, "unlimited")
-        if rate_limiter_timeout_ms < -1:
-            raise ValueError(f"rate_limiter_timeout_ms ({rate_limiter_timeout_ms}) must be an integer >= -1")
-        self._server_address = server_address
-        self._table = table
         shape_leaves = iter(_shapes_of(dtypes, shapes))
         self._spec = map_structure(lambda dtype: TensorSpec(next(shape_leaves), numpy_dtype(dtype)), _tuples(dtypes))
-        self._dataset = ReplaydDataset(
-            server_address,
-            table,
-            max_in_flight_samples_per_worker=max_in_flight_samples_per_worker,
-            rate_limiter_timeout_ms=rate_limiter_timeout_ms,
-            max_samples=max_samples,
+        self._server_address = _text(server_address)
+        self._table = _text(table)
+        self._items = _Items(
+            self._server_address,
+            self._table,
+            None,
+            None,
+            max_in_flight_samples_per_worker,
+            num_workers_per_iterator,
+            max_samples_per_stream,
+            rate_limiter_timeout_ms,
+            max_samples,
         )
 
     @classmethod
@@ -116,30 +115,26 @@ class ReverbDataset(Elements):
         get_signature_timeout_secs: int | None = None,
         max_samples: int = -1,
     ) -> Self:
-        """A dataset of the dtypes and shapes of the table's signature.
+        """A dataset of the dtypes and shapes of the table's signature, which is that of an element.
 
         Raises ValueError for a table that is unknown or has none, DeadlineExceededError when no server has answered in
         time (None: waits).
         """
-        info = Client(server_address).server_info(get_signature_timeout_secs)
-        if table not in info:
-            raise ValueError(
-                f"Server at {server_address} does not contain any table named {table}. Found: "
-                f"{', '.join(sorted(info))}."
-            )
-        signature = info[table].signature
-        if signature is None:
-            raise ValueError(f"Table {table} at {server_address} does not have a signature.")
+        directory = Directory(ReplaydClient(server_address))
+        overdue = f"ServerInfo call did not complete within provided timeout of {get_signature_timeout_secs}s"
+        with translated(overdue):
+            tables = directory.refresh(get_signature_timeout_secs or None)
+        signature = cls._of_an_element(signature_among(tables, server_address, table), directory)
         return cls(
-            server_address=server_address,
-            table=table,
-            dtypes=map_structure(lambda spec: spec.dtype, signature),
-            shapes=map_structure(cls._element_shape, signature),
-            max_in_flight_samples_per_worker=max_in_flight_samples_per_worker,
-            num_workers_per_iterator=num_workers_per_iterator,
-            max_samples_per_stream=max_samples_per_stream,
-            rate_limiter_timeout_ms=rate_limiter_timeout_ms,
-            max_samples=max_samples,
+            server_address,
+            table,
+            map_structure(lambda spec: spec.dtype, signature),
+            map_structure(shape_of, signature),
+            max_in_flight_samples_per_worker,
+            num_workers_per_iterator,
+            max_samples_per_stream,
+            rate_limiter_timeout_ms,
+            max_samples,
         )
 
     @property
@@ -152,28 +147,36 @@ class ReverbDataset(Elements):
         directory = Directory(ReplaydClient(self._server_address))
         self._check_signature(directory)
         specs = flatten(self._spec)
+        items: Iterable[Any] = self._items
         with translated():
             facts = directory.table(self._table)
-            for sample in self._dataset:
-                pairs = replayd_flatten(sample.data)
-                columns = columns_of(tuple(path for path, _ in pairs), [array for _, array in pairs])
-                info = sample.info
-                shown = SampleInfo(
-                    info.key, info.probability, info.table_size, facts.shown(info.priority).item(), info.times_sampled
-                )
-                for leaves in self._elements(columns):
-                    _check_element(self._table, leaves, specs)
-                    yield ReplaySample(numpy_info(shown), unflatten_as(self._spec, leaves))
+            for item in items:
+                columns = columns_of(item.paths, item.arrays)
+                if len(columns) != len(specs):
+                    raise ValueError(
+                        f"Inconsistent number of tensors received from table '{self._table}'.  Specification has "
+                        f"{len(specs)} tensors, but data coming from the table shows {len(columns)} tensors."
+                    )
+                priority = facts.shown(item.info.priority).item()
+                info = numpy_info(SampleInfo(*item.info)._replace(priority=priority))
+                for leaves in self._elements(columns, specs, item.squeezed):
+                    self._check_element(leaves, specs)
+                    # A scalar is none of an array.
+                    yield ReplaySample(info, unflatten_as(self._spec, [leaf[()] for leaf in leaves]))
 
     @staticmethod
     @abstractmethod
-    def _element_shape(spec: Any) -> Any:
-        """The shape of an element's leaf whose column has this spec in the signature."""
+    def _of_an_element(signature: Any, directory: Directory) -> Any:
+        """The specs of an element, of a table's signature."""
 
     @staticmethod
     @abstractmethod
-    def _elements(columns: list[NDArray[Any]]) -> Iterable[Sequence[Any]]:
-        """The leaves of each element that a trajectory becomes. Raises ValueError if it cannot be."""
+    def _elements(
+        columns: list[NDArray[Any]], specs: Sequence[TensorSpec], squeezed: Callable[[], list[bool]]
+    ) -> Iterable[Sequence[NDArray[Any]]]:
+        """The leaves of each element that a trajectory becomes; `squeezed` tells which columns have no axis of steps.
+
+        Raises ValueError if it cannot be."""
 
     def _check_signature(self, directory: Directory) -> None:
         """Raises ValueError if the signature of the table says that its items cannot fit."""
@@ -185,16 +188,58 @@ class ReverbDataset(Elements):
             return
         if info is None or info.signature is None:
             return
-        wanted = flatten(map_structure(lambda spec: TensorSpec(self._element_shape(spec), spec.dtype), info.signature))
-        got = flatten(self._spec)
-        if len(wanted) != len(got) or any(
-            one.dtype != other.dtype or not shapes_fit(one.shape, other.shape)
-            for one, other in zip(wanted, got, strict=True)
-        ):
+        wanted = flatten(self._of_an_element(info.signature, directory))
+        asked = flatten(self._spec)
+        if len(wanted) != len(asked):
             raise ValueError(
-                f"the dtypes and shapes asked for, {', '.join(map(spec_text, got))}, do not fit the signature of table "
-                f"{self._table}, {', '.join(map(spec_text, wanted))}"
+                f"Inconsistent number of tensors requested from table '{self._table}'.  Requested {len(asked)} "
+                f"tensors, but table signature shows {len(wanted)} tensors."
             )
+        for number, (spec, other) in enumerate(zip(asked, wanted, strict=True)):
+            if spec.dtype != numpy_dtype(other.dtype) or not shapes_fit(spec.shape, shape_of(other)):
+                raise ValueError(
+                    f"Requested incompatible tensor at flattened index {number} from table '{self._table}'.  "
+                    f"Requested (dtype, shape): {spec_text(spec)}.  Signature (dtype, shape): {spec_text(other)}."
+                )
+
+    def _check_element(self, leaves: Sequence[NDArray[Any]], specs: Sequence[TensorSpec]) -> None:
+        for number, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
+            if leaf.dtype != spec.dtype or not shapes_fit(spec.shape, leaf.shape):
+                raise ValueError(
+                    f"Received incompatible tensor at flattened index {number} from table '{self._table}'.  "
+                    f"Specification has (dtype, shape): {spec_text(spec)}.  Tensor has (dtype, shape): "
+                    f"{spec_text(leaf)}."
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A drawn item as it came, with the batch in which it did."""
+
+    info: Any
+    paths: tuple[WirePath, ...]
+    arrays: Sequence[NDArray[Any]]
+    batch: SampledBatch
+    index: int
+
+    def squeezed(self) -> list[bool]:
+        """Which of its columns have no axis of steps."""
+        return squeezed_of(self.paths, [output.squeeze for output in self.batch.windows.shown(self.index)])
+
+
+class _Items(ReplaydDataset):
+    """Draws items as they are, and leaves all else to others."""
+
+    def _elements(self, info: Any, paths: Any, arrays: Any) -> Any:
+        return ((info, paths, arrays),)
+
+    def _samples(self, parts: Sequence[SampledBatch]) -> Any:
+        places = ((part, index) for part in parts for index in range(len(part)))
+        drawn: Iterable[Any] = super()._samples(parts)
+        return [
+            _Item(info, paths, arrays, batch, index)
+            for (info, paths, arrays), (batch, index) in zip(drawn, places, strict=True)
+        ]
 
 
 class _Derived(Elements):
@@ -213,16 +258,6 @@ def _batches(elements: Iterable[Any], size: int, drop_remainder: bool) -> Iterat
         yield map_structure(lambda *leaves: np.stack(leaves), *batch)
 
 
-def _check_element(table: str, leaves: Sequence[Any], specs: Sequence[TensorSpec]) -> None:
-    if len(leaves) != len(specs):
-        raise ValueError(f"a sample of table {table} has {len(leaves)} columns and not the {len(specs)} asked for")
-    for number, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
-        if leaf.dtype != spec.dtype or not shapes_fit(spec.shape, leaf.shape):
-            raise ValueError(
-                f"column {number} of a sample of table {table} is {spec_text(leaf)}, asked for was {spec_text(spec)}"
-            )
-
-
 def _assert_spec(dtypes: Any, shapes: Any) -> None:
     """Raises ValueError unless there is a shape for each dtype: a list or tuple of sizes is a leaf in `shapes`."""
     if is_nested(dtypes):
@@ -239,7 +274,10 @@ def _shapes_of(dtypes: Any, shapes: Any) -> list[Any]:
                 shape = getattr(shape, name) if isinstance(name, str) and hasattr(shape, "_fields") else shape[name]
             except (KeyError, IndexError, TypeError, AttributeError):
                 raise ValueError(f"dtypes and shapes have different structures: there is no shape for {path}") from None
-        found.append(None if shape is None else tuple(shape))
+        try:
+            found.append(sizes_of(shape))
+        except TypeError:
+            raise ValueError(f"dtypes and shapes have different structures: {shape!r} at {path} is no shape") from None
     if is_nested(dtypes) and (not is_nested(shapes) or len(dtypes) != len(shapes)):
         raise ValueError(f"dtypes and shapes have different structures: {dtypes} and {shapes}")
     return found
@@ -254,11 +292,7 @@ def _tuples(nest: Any) -> Any:
     return nest
 
 
-def _positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name} ({value}) must be a positive integer")
-
-
-def _positive_or(name: str, value: int, meaning: str) -> None:
-    if value < 1 and value != -1:
-        raise ValueError(f"{name} ({value}) must be a positive integer or -1 ({meaning})")
+def _text(value: Any) -> str:
+    """A text, which may be given as bytes or as a tensor of them."""
+    plain = value.numpy() if hasattr(value, "numpy") else value
+    return plain.decode() if isinstance(plain, bytes) else str(plain)

@@ -75,12 +75,14 @@ class Directory:
         self._client = client
         self._lock = threading.Lock()
         self._facts: dict[str, TableFacts] | None = None
+        self.is_of_this_package = False
+        """Whether the server is one of this package, as it was when it was asked last."""
 
     def refresh(self, timeout_s: float | None) -> dict[str, TableInfo]:
         """State of all tables by name, as the server says it now."""
         infos = self._client.server_info(timeout=timeout_s)
         signatures = self._signatures(infos, timeout_s)
-        is_ours = infos.pop(REGISTRY, None) is not None
+        is_ours = self.is_of_this_package = infos.pop(REGISTRY, None) is not None
         shown = {name: TableInfo.of(info.details, signatures.get(name)) for name, info in infos.items()}
         facts = {}
         for name, info in shown.items():
@@ -120,8 +122,7 @@ class Directory:
         registry = infos.get(REGISTRY)
         if registry is None:
             return {name: info.signature for name, info in infos.items()}
-        if not registry.current_size:
-            return {}
+        # The item may still be on its way, when the server has just begun.
         timeout_ms = None if timeout_s is None else timeout_s * 1000
         text: NDArray[np.uint8] = self._client.sample_batch(REGISTRY, 1, timeout_ms=timeout_ms).data
         return unpacked(text.tobytes())

@@ -62,6 +62,11 @@ def columns_of(paths: tuple[WirePath, ...], arrays: Sequence[NDArray[Any]]) -> l
     return columns
 
 
+def squeezed_of(paths: tuple[WirePath, ...], squeezed: Sequence[bool]) -> list[bool]:
+    """Which of the columns that `columns_of` gives have no axis of steps, of which of the arrays have none."""
+    return [squeezed[numbers[0]] for numbers, _ in _plan(paths)]
+
+
 @lru_cache(maxsize=256)
 def _plan(paths: tuple[WirePath, ...]) -> tuple[tuple[tuple[int, ...], bool], ...]:
     """For each column the numbers of the arrays it is made of, and whether it has strings."""

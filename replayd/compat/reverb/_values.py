@@ -45,6 +45,8 @@ def as_array(value: Any) -> NDArray[Any]:
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
     """numpy's dtype for numpy's, TensorFlow's or a name; STRING for strings. Raises ValueError for what is none."""
     found = getattr(dtype, "as_numpy_dtype", dtype)
+    if found is None:
+        raise ValueError("None is not a dtype")
     if found in (str, bytes, object, "string", "str", "bytes", "object"):
         return STRING
     try:

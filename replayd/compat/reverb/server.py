@@ -241,10 +241,8 @@ class Server:
 
     def _publish(self) -> None:
         """Put the signatures where clients in other processes find them."""
-        signatures = self.signatures
-        if signatures:
-            with ReplaydClient(f"localhost:{self._port}") as client:
-                client.insert(np.frombuffer(packed(signatures), np.uint8), {REGISTRY: 1.0})
+        with ReplaydClient(f"localhost:{self._port}") as client:
+            client.insert(np.frombuffer(packed(self.signatures), np.uint8), {REGISTRY: 1.0})
 
 
 def _built(selector: Any) -> selectors.Selector:
