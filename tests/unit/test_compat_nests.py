@@ -65,6 +65,10 @@ def test_a_nest_is_rebuilt_with_its_own_containers(nest: Any) -> None:
     assert type(again) is type(nest)
 
 
+def test_keys_stay_in_the_order_of_their_mapping() -> None:
+    assert list(unflatten_as({"z": 0, "a": 0}, ["of a", "of z"]).items()) == [("z", "of z"), ("a", "of a")]
+
+
 def test_a_defaultdict_keeps_its_factory() -> None:
     assert map_structure(lambda x: x + 1, defaultdict(list, a=1)).default_factory is list
 
@@ -105,6 +109,8 @@ def test_a_list_and_a_tuple_are_alike_when_types_do_not_count() -> None:
         ({"a": 1}, {"b": 2}, {"a": 1, "b": 2}),
         ({"a": {"x": 1}}, {"a": {"y": 2}}, {"a": {"x": 1, "y": 2}}),
         ([1], [1, 2], [1, 2]),
+        ([1], (1, 2), [1, 2]),
+        ((1, 2), [1], (1, 2)),
         ({"a": None}, {"a": {"x": 1}}, {"a": {"x": 1}}),
         ({"a": 1}, {"a": None}, {"a": 1}),
         ((1, {"x": 1}), (1, {"y": 2}), (1, {"x": 1, "y": 2})),
@@ -114,7 +120,9 @@ def test_a_structure_grows_by_what_is_new(first: Any, second: Any, both: Any) ->
     assert merged(first, second) == both
 
 
-@pytest.mark.parametrize(("first", "second"), [({"a": 1}, [1]), (1, {"a": 1}), ([1], (1,)), ({"a": 1}, {"a": [1]})])
+@pytest.mark.parametrize(
+    ("first", "second"), [({"a": 1}, [1]), (1, {"a": 1}), ((1, 2), Pair(1, 2)), ({"a": 1}, {"a": [1]})]
+)
 def test_a_structure_does_not_change_its_kind(first: Any, second: Any) -> None:
     with pytest.raises(ValueError, match="may grow but not change"):
         merged(first, second)

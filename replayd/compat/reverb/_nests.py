@@ -62,7 +62,8 @@ def assert_same_structure(first: Any, second: Any, check_types: bool = True) -> 
 def merged(first: Any, second: Any) -> Any:
     """The nest of all leaves of both: of two values at one place the first. None gives way to anything.
 
-    Raises ValueError for a place that is a leaf here and a nest there, or has two kinds of containers.
+    A tuple may go on as a list and the other way round. Raises ValueError for a place that is a leaf here and a nest
+    there, or has two other kinds of containers.
     """
     if second is None:
         return first
@@ -74,11 +75,11 @@ def merged(first: Any, second: Any) -> Any:
         keys = dict.fromkeys((*first, *second))
         pairs = {key: merged(first.get(key), second.get(key)) for key in keys}
         return pairs if type(first) is dict or len(pairs) > len(first) else _like(first, pairs)
-    if isinstance(first, (list, tuple)) and type(first) is type(second):
+    if (_is_sequence(first) and _is_sequence(second)) or (_is_namedtuple(first) and type(first) is type(second)):
         short = min(len(first), len(second))
         items = [merged(a, b) for a, b in zip(first[:short], second[:short], strict=True)]
         items += [*first[short:], *second[short:]]
-        return _sequence_like(first if len(first) >= len(second) else second, items)
+        return _sequence_like(first, items)
     raise ValueError(
         f"the structure of the data may grow but not change: {_kind(first)} was at a place where {_kind(second)} is now"
     )
@@ -120,7 +121,7 @@ def _filled(structure: Any, leaves: Iterator[Any]) -> Any:
 
 def _like(mapping: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
     # In the order of the mapping.
-    ordered = [(key, values[key]) for key in mapping]
+    ordered = ((key, values[key]) for key in mapping)
     if isinstance(mapping, defaultdict):
         return defaultdict(mapping.default_factory, ordered)
     return type(mapping)(ordered)  # type: ignore[call-arg]
@@ -130,6 +131,10 @@ def _sequence_like(sequence: Any, items: list[Any]) -> Any:
     if _is_namedtuple(sequence):
         return type(sequence)(*items)
     return type(sequence)(items)
+
+
+def _is_sequence(nest: Any) -> bool:
+    return isinstance(nest, (list, tuple)) and not _is_namedtuple(nest)
 
 
 def _is_namedtuple(nest: Any) -> bool:

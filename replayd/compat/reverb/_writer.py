@@ -28,7 +28,7 @@ log = logging.getLogger("replayd")
 _CLOSE_STEP_MS = 250.0
 """How often a closing writer looks whether there is still a server to wait for."""
 
-MOST_COLUMNS = 64
+MOST_COLUMNS = 32
 """Columns of all forms together; one more form, and what is beneath begins anew. replayd takes several hundred, but
 each row says of each column whether it has it."""
 MOST_FORM_BYTES = 64 << 20
@@ -113,11 +113,11 @@ class Writer:
         self._kept.append((steps, [ref for ref in refs if ref is not None]))
         self._in_chunk = (self._in_chunk + 1) % self._chunk_length
 
-    def append_sequence(self, data: Any) -> None:
+    def append_sequence(self, sequence: Any) -> None:
         """Add T steps: every leaf has them along its first axis; there may be none. Raises ValueError if there is no
         leaf, for a scalar leaf, and for leaves of several lengths."""
         self._check_open()
-        arrays = [as_array(leaf) for _, leaf in flatten_with_path(data)]
+        arrays = [as_array(leaf) for _, leaf in flatten_with_path(sequence)]
         if not arrays:
             raise ValueError("a sequence needs at least one leaf")
         if any(array.ndim == 0 for array in arrays):
@@ -126,7 +126,7 @@ class Writer:
         if len(lengths) != 1:
             raise ValueError(f"the leaves of a sequence must have one length, got {sorted(lengths)}")
         for step in range(lengths.pop()):
-            self.append(unflatten_as(data, [array[step] for array in arrays]))
+            self.append(unflatten_as(sequence, [array[step] for array in arrays]))
 
     def create_item(self, table: str, num_timesteps: int, priority: float) -> None:
         """Make an item of the last steps. Raises ValueError for a number of steps that is below 1 or more than were

@@ -81,6 +81,7 @@ class Client:
         `max_in_flight_items`: items sent and not confirmed; None for any number. `delta_encoded` changes nothing:
         replayd finds out by itself how to compress a column. Raises ValueError.
         """
+        max_sequence_length = index(max_sequence_length)
         if max_sequence_length < 1:
             raise ValueError(f"max_sequence_length ({max_sequence_length}) must be a positive integer")
         if chunk_length is None:
@@ -107,6 +108,7 @@ class Client:
         `get_signature_timeout_ms` is how programs older than that said it: None for False. Raises ValueError.
         """
         validate_items = validate_items and get_signature_timeout_ms is not None
+        num_keep_alive_refs = index(num_keep_alive_refs)
         if num_keep_alive_refs < 1:
             raise ValueError(f"num_keep_alive_refs ({num_keep_alive_refs}) must be a positive integer")
         if validate_items:
