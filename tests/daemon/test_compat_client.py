@@ -384,6 +384,17 @@ def test_the_client_for_tensors_works_on_arrays(client: reverb.Client) -> None:
     assert next(client.sample(TABLE))[0].info.priority == 5.0
 
 
+def test_the_client_for_tensors_gives_data_in_the_shape_of_the_dtypes(client: reverb.Client) -> None:
+    tensors = reverb.TFClient(client.server_address)
+    assert tensors.server_address == client.server_address
+    client.insert({"a": np.float32(1), "b": [2, "x"]}, {QUEUE: 1.0})
+    data = tensors.sample(np.array(QUEUE), {"a": np.float32, "b": [np.int64, "string"]}).data
+    assert data == {"a": 1.0, "b": [2, b"x"]}
+    tensors.update_priorities(np.array(QUEUE.encode()), np.array([1], np.uint64), np.array([1.0]))
+    with pytest.raises(ValueError):
+        tensors.sample(np.array([QUEUE]), [np.float32])
+
+
 @pytest.mark.parametrize(
     ("tables", "priorities"),
     [([QUEUE], [1]), ([QUEUE], [1.0, 2.0]), (QUEUE, 1.0), ([1], [1.0]), ([[QUEUE]], [[1.0]])],
