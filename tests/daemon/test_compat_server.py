@@ -102,7 +102,7 @@ def test_a_server_picks_a_free_port_and_knows_it(serve_compat: Serve) -> None:
         assert 0 < server.port < 65_536
         assert server.localhost_client().server_address == f"localhost:{server.port}"
         assert str(server.port) in repr(server)
-        assert "'table'" in repr(server)
+        assert "name=table" in repr(server)
     finally:
         server.stop()
 

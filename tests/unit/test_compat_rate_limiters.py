@@ -14,7 +14,13 @@ from replayd.compat.reverb import item_selectors, pybind, rate_limiters
 
 @pytest.mark.parametrize("min_size", [-1, 0])
 def test_a_min_size_below_one_is_refused(min_size: int) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=rf"min_size_to_sample \({min_size}\) must be a positive integer"):
+        rate_limiters.MinSize(min_size)
+
+
+@pytest.mark.parametrize("min_size", [1.5, "2"])
+def test_a_min_size_is_an_integer(min_size: Any) -> None:
+    with pytest.raises(TypeError):
         rate_limiters.MinSize(min_size)
 
 
@@ -27,32 +33,41 @@ def test_min_size_never_holds_inserts_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples_per_insert", "min_size", "error_buffer", "is_valid"),
+    ("samples_per_insert", "min_size", "error_buffer"),
+    [(2.0, 3, 4.0), (1.0, 1, 1.0), (0.5, 10, 5.0), (2, 3, (2, 10)), (2, 3, [2, 10]), (1.0, 10, np.float64(3))],
+)
+def test_a_proper_ratio_is_taken_without_a_word(
+    caplog: pytest.LogCaptureFixture, samples_per_insert: float, min_size: int, error_buffer: Any
+) -> None:
+    limiter = rate_limiters.SampleToInsertRatio(samples_per_insert, min_size, error_buffer)
+    assert isinstance(limiter, rate_limiters.RateLimiter)
+    assert not caplog.records
+
+
+NARROW = r"The size of error_buffer must be >= max\(1\.0, samples_per_insert\)"
+ABOVE = r"error_buffer is above samples_per_insert \* min_size_to_sample"
+
+
+@pytest.mark.parametrize(
+    ("samples_per_insert", "min_size", "error_buffer", "message"),
     [
-        (2.0, 3, 4.0, True),
-        (1.0, 1, 1.0, True),
-        (0.5, 10, 5.0, True),
-        (2, 3, (2, 10), True),
-        (1.0, 10, np.float64(3), True),
-        (0.0, 3, 4.0, False),
-        (-1.0, 3, 4.0, False),
-        (2.0, 3, 1.9, False),
-        (0.1, 3, 0.9, False),
-        (2.0, 3, (7, 100), False),
-        (2.0, 0, 4.0, False),
-        (1.0, 10, (-10.0, -8.5), False),
-        (1.0, 10, -5.0, False),
+        (0.0, 3, 4.0, r"samples_per_insert \(0\.0\) must be > 0"),
+        (-1.0, 3, 4.0, r"samples_per_insert \(-1\.0\) must be > 0"),
+        (2.0, 3, 1.9, NARROW),
+        (0.1, 3, 0.9, NARROW),
+        (2.0, 3, (7, 10), NARROW),
+        (1.0, 10, (-10.0, -8.5), NARROW),
+        (1.0, 10, -5.0, NARROW),
+        (2.0, 3, (7, 100), ABOVE),
+        (2.0, 0, 4.0, r"min_size_to_sample \(0\) must be a positive integer"),
+        (1, 0, (-100, 100), r"min_size_to_sample \(0\) must be a positive integer"),
     ],
 )
-def test_a_ratio_is_checked(samples_per_insert: float, min_size: int, error_buffer: Any, is_valid: bool) -> None:
-    def make() -> None:
+def test_a_ratio_that_makes_no_sense_is_refused(
+    samples_per_insert: float, min_size: int, error_buffer: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
         rate_limiters.SampleToInsertRatio(samples_per_insert, min_size, error_buffer)
-
-    if is_valid:
-        make()
-    else:
-        with pytest.raises(ValueError):
-            make()
 
 
 def test_a_number_as_error_buffer_is_a_band_around_the_start() -> None:
@@ -65,15 +80,11 @@ def test_a_pair_as_error_buffer_is_the_band() -> None:
     assert (limiter.min_diff, limiter.max_diff) == (-5.0, 50.0)
 
 
-def test_a_band_that_ends_before_sampling_starts_is_warned_of() -> None:
-    with pytest.warns(UserWarning, match="waiting for each other"):
-        rate_limiters.SampleToInsertRatio(1.0, 10, (0.0, 5.0))
-
-
-def test_a_proper_band_is_not_warned_of() -> None:
+def test_a_band_that_ends_before_sampling_starts_is_warned_of_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        rate_limiters.SampleToInsertRatio(1.0, 10, 5.0)
+        rate_limiters.SampleToInsertRatio(1.0, 10, (0.0, 5.0))
+    assert "waiting for each other" in caplog.text
 
 
 def test_the_worked_example_holds() -> None:
@@ -102,9 +113,34 @@ def test_the_general_limiter_refuses_what_would_end_the_process_elsewhere(keywor
         rate_limiters.RateLimiter(**{**settings, **keywords})
 
 
-def test_the_largest_doubles_are_no_bounds() -> None:
-    limiter = rate_limiters.RateLimiter(1.0, 1, -sys.float_info.max, sys.float_info.max)
-    assert limiter.can_insert(10**9)
+@pytest.mark.parametrize("wide", [sys.float_info.max, float("inf"), 1e300, 2e15])
+def test_a_bound_out_of_reach_is_none(wide: float) -> None:
+    for limiter in (
+        rate_limiters.RateLimiter(1.0, 1, -wide, wide),
+        rate_limiters.SampleToInsertRatio(1.0, 1, wide),
+        rate_limiters.SampleToInsertRatio(1.0, 1, (-wide, wide)),
+    ):
+        assert limiter.can_insert(10**9)
+        limiter.did_insert(1)
+        assert limiter.can_sample(10**9)
+
+
+@pytest.mark.parametrize(
+    ("limiter", "text"),
+    [
+        (rate_limiters.Queue(3), "samples_per_insert=1, min_diff_=0, max_diff=3, min_size_to_sample=1"),
+        (
+            rate_limiters.MinSize(2),
+            "samples_per_insert=1, min_diff_=-1.79769e+308, max_diff=1.79769e+308, min_size_to_sample=2",
+        ),
+        (
+            rate_limiters.SampleToInsertRatio(2.5, 3, (2.5, 10)),
+            "samples_per_insert=2.5, min_diff_=2.5, max_diff=10, min_size_to_sample=3",
+        ),
+    ],
+)
+def test_a_limiter_describes_itself(limiter: Any, text: str) -> None:
+    assert repr(limiter) == f"RateLimiter({text})"
 
 
 @pytest.mark.parametrize("number", [0, -1])
@@ -129,6 +165,21 @@ def test_asking_for_less_than_one_is_a_value_error(number: int) -> None:
 )
 def test_a_selector_is_of_its_class_in_the_binding(selector: Any, kind: type) -> None:
     assert isinstance(selector, kind)
+
+
+@pytest.mark.parametrize(
+    ("selector", "text"),
+    [
+        (item_selectors.Fifo(), "FifoSelector"),
+        (item_selectors.Lifo(), "LifoSelector"),
+        (item_selectors.Uniform(), "UniformSelector"),
+        (item_selectors.MinHeap(), "HeapSelector(sign=1)"),
+        (item_selectors.MaxHeap(), "HeapSelector(sign=-1)"),
+        (item_selectors.Prioritized(1), "PrioritizedSelector(priority_exponent=1)"),
+    ],
+)
+def test_a_selector_describes_itself(selector: Any, text: str) -> None:
+    assert repr(selector) == text
 
 
 def test_heaps_differ_in_their_direction() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import pickle
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from replayd.compat import reverb
+from replayd.compat.reverb import reverb_types, server
 from replayd.compat.reverb.server import Server, Table
 
 
@@ -73,14 +78,24 @@ def test_a_message_has_no_other_fields() -> None:
         options.exponent  # noqa: B018
 
 
+def test_the_info_is_a_record_that_can_be_changed_and_copied() -> None:
+    info = table().info
+    assert [field.name for field in dataclasses.fields(info)][:3] == ["name", "sampler_options", "remover_options"]
+    for other in (copy.deepcopy(info), pickle.loads(pickle.dumps(info))):  # noqa: S301 - our own bytes
+        assert other == info
+        other.current_size = 5
+        assert other != info
+    assert "sampler_options=prioritized {\n  priority_exponent: " in str(info)
+
+
 def test_an_empty_name_is_refused() -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="name must be nonempty"):
         table("")
 
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_a_size_below_one_is_refused(size: int) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=rf"max_size \({size}\) must be a positive integer"):
         table(max_size=size)
 
 
@@ -106,9 +121,38 @@ def test_a_limiter_belongs_to_one_table() -> None:
         table("other", rate_limiter=limiter)
 
 
+class Extensions(server.TableExtensionBase):
+    """Says of which tables it was asked for extensions."""
+
+    def __init__(self, *extensions: Any) -> None:
+        self._extensions = extensions
+        self.asked: list[str] = []
+
+    def build_internal_extensions(self, table_name: str) -> Sequence[Any]:
+        self.asked.append(table_name)
+        return self._extensions
+
+
+def test_what_makes_no_extensions_is_asked_for_them() -> None:
+    made = Extensions()
+    table("one", extensions=[made]).replace(name="two")
+    Table.queue("three", 1, [made])
+    assert made.asked == ["one", "two", "three"]
+
+
 def test_extensions_are_refused_rather_than_ignored() -> None:
     with pytest.raises(ValueError, match="extensions"):
+        table(extensions=[Extensions(), Extensions(object())])
+    with pytest.raises(AttributeError):
         table(extensions=[object()])
+
+
+def test_what_makes_extensions_must_say_which() -> None:
+    class Nothing(server.TableExtensionBase):
+        pass
+
+    with pytest.raises(TypeError):
+        Nothing()  # type: ignore[abstract]
 
 
 @pytest.mark.parametrize(("make", "field"), [(Table.queue, "fifo"), (Table.stack, "lifo")])
@@ -153,7 +197,7 @@ def test_a_signature_is_a_nest_of_anything_with_shape_and_dtype(signature: Any) 
 
 @pytest.mark.parametrize("signature", [{"a": 1}, ["float32"], 3, {"a": None}])
 def test_a_signature_of_other_leaves_is_refused(signature: Any) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="Unsupported signature spec"):
         table(signature=signature)
 
 
@@ -212,11 +256,15 @@ def test_a_table_without_a_server_tells_what_its_limiter_would_do() -> None:
     for number in (0, -1):
         with pytest.raises(ValueError):
             queue.can_sample(number)
+    with pytest.raises(TypeError):
+        queue.can_insert(1.5)  # type: ignore[arg-type]
 
 
 def test_a_table_describes_itself() -> None:
-    assert "Prioritized" in repr(table())
-    assert "'table'" in repr(table())
+    text = repr(table(max_size=7))
+    assert text.startswith("Table(sampler=PrioritizedSelector(priority_exponent=")
+    assert "max_size=7, max_times_sampled=0, name=table, rate_limiter=RateLimiter(samples_per_insert=" in text
+    assert text.endswith("signature=nullptr)")
 
 
 def test_a_server_needs_tables() -> None:
@@ -227,8 +275,15 @@ def test_a_server_needs_tables() -> None:
 
 
 def test_tables_of_one_name_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="twin"):
-        Server([table("twin"), table("twin"), table("other")])
+    with pytest.raises(ValueError, match="same name: twin, double$"):
+        Server([table(name) for name in ("twin", "other", "double", "twin", "double")])
+
+
+def test_the_kinds_of_selectors_have_names_of_types() -> None:
+    assert isinstance(reverb.selectors.MaxHeap(), reverb_types.Heap)
+    for name in ("Fifo", "Lifo", "Uniform", "Prioritized"):
+        assert getattr(reverb_types, name) is getattr(reverb.selectors, name)
+    assert isinstance(reverb.selectors.Fifo(), reverb_types.SelectorType)
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])

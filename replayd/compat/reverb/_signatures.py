@@ -33,7 +33,7 @@ def check_signature(nest: Any) -> Any:
         return None
     for path, leaf in leaves:
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
-            raise ValueError(f"a signature is made of specs with shape and dtype; at {path} it has {leaf!r}")
+            raise ValueError(f"Unsupported signature spec: {leaf} at {path}; a spec has shape and dtype")
         numpy_dtype(leaf.dtype)
         shape_of(leaf)
     return nest

@@ -9,6 +9,32 @@ from typing import Any
 
 from replayd.compat.reverb._protos import KeyDistributionOptions, RateLimiterInfo, TableWorkerTime
 from replayd.compat.reverb._values import STRING, numpy_dtype, shape_text, tf_name
+from replayd.compat.reverb.item_selectors import (
+    FifoSelector,
+    HeapSelector,
+    LifoSelector,
+    PrioritizedSelector,
+    SelectorType,
+    UniformSelector,
+)
+
+__all__ = [
+    "Fifo",
+    "Heap",
+    "Lifo",
+    "Prioritized",
+    "SelectorType",
+    "SpecNest",
+    "TableInfo",
+    "TensorSpec",
+    "Uniform",
+]
+
+Fifo = FifoSelector
+Heap = HeapSelector
+Lifo = LifoSelector
+Prioritized = PrioritizedSelector
+Uniform = UniformSelector
 
 SpecNest = Any
 """A nest of specs: TensorSpec, or anything that has a shape and a dtype."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from replayd import selectors
-from replayd.compat.reverb import pybind, rate_limiters
+from replayd.compat.reverb import rate_limiters
 from replayd.compat.reverb._directory import LOCAL, REGISTRY
 from replayd.compat.reverb._signatures import check_signature, packed
+from replayd.compat.reverb.item_selectors import FifoSelector, LifoSelector, SelectorType
 from replayd.compat.reverb.platform.checkpointers_lib import CheckpointerBase
 from replayd.compat.reverb.reverb_types import TableInfo
 from replayd.embedded import Server as ReplaydServer
@@ -28,8 +31,12 @@ if TYPE_CHECKING:
 _INT32_MAX = 2**31 - 1
 
 
-class TableExtensionBase:
-    """Extensions of the incumbent are C++; there are none here. A `Table` takes an empty sequence of them."""
+class TableExtensionBase(ABC):
+    """The base of what makes a table's extensions, which are C++ there. None can be run here; one may make none."""
+
+    @abstractmethod
+    def build_internal_extensions(self, table_name: str) -> Sequence[Any]:
+        """The extensions of the table of this name."""
 
 
 class Table:
@@ -42,8 +49,8 @@ class Table:
     def __init__(
         self,
         name: str,
-        sampler: pybind.SelectorType | selectors.Selector,
-        remover: pybind.SelectorType | selectors.Selector,
+        sampler: SelectorType | selectors.Selector,
+        remover: SelectorType | selectors.Selector,
         max_size: int,
         rate_limiter: rate_limiters.RateLimiter,
         max_times_sampled: int = 0,
@@ -53,14 +60,18 @@ class Table:
         if not name:
             raise ValueError("name must be nonempty")
         if max_size <= 0:
-            raise ValueError("max_size must be a positive integer")
+            raise ValueError(f"max_size ({max_size}) must be a positive integer")
         for what, number in (("max_size", max_size), ("max_times_sampled", max_times_sampled)):
             if not isinstance(number, (int, np.integer)) or abs(int(number)) > _INT32_MAX:
                 raise TypeError(f"{what} must be an integer of 32 bits, got {number!r}")
-        if len(extensions):
-            raise ValueError("extensions of tables are C++ and cannot be run here; replayd has hooks of its own")
+        for extension in extensions:
+            if extension.build_internal_extensions(name):
+                raise ValueError("extensions of tables are C++ and cannot be run here; replayd has some of its own")
         if name == REGISTRY:
             raise ValueError(f"{REGISTRY!r} is the name of a table that every server has")
+        self._sampler = sampler
+        self._remover = remover
+        self._extensions = extensions
         self._signature = check_signature(signature)
         self._max_times_sampled = int(max_times_sampled)
         # Without the signature, which replayd would enforce: see `_directory`.
@@ -73,7 +84,7 @@ class Table:
         cls, name: str, max_size: int, extensions: Sequence[TableExtensionBase] = (), signature: Any = None
     ) -> Table:
         """First in, first out, each item once; inserts wait while it is full."""
-        fifo = pybind.FifoSelector()
+        fifo = FifoSelector()
         return cls(name, fifo, fifo, max_size, rate_limiters.Queue(max_size), 1, extensions, signature)
 
     @classmethod
@@ -81,7 +92,7 @@ class Table:
         cls, name: str, max_size: int, extensions: Sequence[TableExtensionBase] = (), signature: Any = None
     ) -> Table:
         """Last in, first out, each item once; inserts wait while it is full."""
-        lifo = pybind.LifoSelector()
+        lifo = LifoSelector()
         return cls(name, lifo, lifo, max_size, rate_limiters.Stack(max_size), 1, extensions, signature)
 
     @property
@@ -107,11 +118,11 @@ class Table:
 
     def can_sample(self, num_samples: int) -> bool:
         """Whether the limiter would let so many samples pass now; knows nothing of max_times_sampled."""
-        return self._table.limiter.can_sample(num_samples)
+        return self._table.limiter.can_sample(index(num_samples))
 
     def can_insert(self, num_inserts: int) -> bool:
         """Whether the limiter would let so many inserts pass now; knows nothing of max_size."""
-        return self._table.limiter.can_insert(num_inserts)
+        return self._table.limiter.can_insert(index(num_inserts))
 
     def replace(
         self,
@@ -129,24 +140,24 @@ class Table:
         limiter = table.limiter
         return Table(
             name=self.name if name is None else name,
-            sampler=sampler or selectors.from_description(table.sampler.describe()),
-            remover=remover or selectors.from_description(table.remover.describe()),
+            sampler=sampler or _again(self._sampler),
+            remover=remover or _again(self._remover),
             max_size=table.max_size if max_size is None else max_size,
             rate_limiter=rate_limiter
             or rate_limiters.RateLimiter(
                 limiter.samples_per_insert, limiter.min_size_to_sample, limiter.min_diff, limiter.max_diff
             ),
             max_times_sampled=self._max_times_sampled if max_times_sampled is None else max_times_sampled,
-            extensions=() if extensions is None else extensions,
+            extensions=self._extensions if extensions is None else extensions,
             signature=self._signature if signature is None else signature,
         )
 
     def __repr__(self) -> str:
-        table = self._table
+        signature = "nullptr" if self._signature is None else repr(self._signature)
         return (
-            f"Table(name={self.name!r}, sampler={table.sampler!r}, remover={table.remover!r}, "
-            f"max_size={table.max_size}, max_times_sampled={self._max_times_sampled}, rate_limiter={table.limiter!r}, "
-            f"signature={self._signature!r})"
+            f"Table(sampler={self._sampler}, remover={self._remover}, max_size={self._table.max_size}, "
+            f"max_times_sampled={self._max_times_sampled}, name={self.name}, rate_limiter={self._table.limiter}, "
+            f"signature={signature})"
         )
 
     @property
@@ -185,7 +196,7 @@ class Server:
         if not tables:
             raise ValueError("At least one table must be provided")
         names = [table.name for table in tables]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = dict.fromkeys(name for name in names if names.count(name) > 1)
         if twice:
             raise ValueError(f"Multiple items in tables have the same name: {', '.join(twice)}")
         if port is not None and not 0 <= port <= 65_535:
@@ -193,7 +204,7 @@ class Server:
         if checkpointer is not None:
             checkpointer.check_loadable()
         self._tables = list(tables)
-        fifo = pybind.FifoSelector()
+        fifo = FifoSelector()
         registry = ReplaydTable(REGISTRY, fifo.build(), fifo.build(), 1, rate_limiters.MinSize(1))
         try:
             self._server = ReplaydServer([*(table.internal_table for table in tables), registry], port)
@@ -237,12 +248,17 @@ class Server:
                 self._server.stop()
 
     def __repr__(self) -> str:
-        return f"Server(tables={self._tables}, port={self._port})"
+        return f"Server(port={self._port}, tables={self._tables})"
 
     def _publish(self) -> None:
         """Put the signatures where clients in other processes find them."""
         with ReplaydClient(f"localhost:{self._port}") as client:
             client.insert(np.frombuffer(packed(self.signatures), np.uint8), {REGISTRY: 1.0})
+
+
+def _again(selector: SelectorType | selectors.Selector) -> SelectorType | selectors.Selector:
+    """A selector of the same settings for another table."""
+    return selectors.from_description(selector.describe()) if hasattr(selector, "describe") else selector
 
 
 def _built(selector: Any) -> selectors.Selector:
