@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.chunk import PACKED_PAYLOAD_BYTES
-from replayd_client.codecs import ColumnCodec, WriterCodec, check_writer_codec, encode_chunk
+from replayd_client.codecs import WriterCodec, check_writer_codec
 from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array
+from replayd_client.equal_chunks import EqualChunksEncoder
 from replayd_client.errors import (
     ConnectionLostError,
     DataError,
@@ -27,7 +27,7 @@ from replayd_client.errors import (
     ReplaydError,
 )
 from replayd_client.insert_message import Receipt
-from replayd_client.messages import AT_MAX, BLOB_RECORD, PRIORITY_MAX, Buffer, ChunkBatch, ItemBatch
+from replayd_client.messages import AT_MAX, PRIORITY_MAX, ChunkBatch, ItemBatch
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import Sender
@@ -129,7 +129,7 @@ class BatchSender:
         self._schema = schema
         self._codec = codec
         self._schema_blob = schema.encode()
-        self._codecs = [ColumnCodec(column, codec) for column in schema.columns]
+        self._encoder = EqualChunksEncoder(schema, codec)
 
     @property
     def is_idle(self) -> bool:
@@ -169,6 +169,8 @@ class BatchSender:
             finally:
                 stream.refusals.clear()
                 if not self.is_idle:
+                    # What is still on its way must not change with the caller's arrays.
+                    self._sender.own_payloads()
                     self._pacer.add(self)
             refusal = next((receipt.error for receipt in receipts if receipt.error is not None), None)
             if refusal is not None:
@@ -213,16 +215,7 @@ class BatchSender:
             part = slice(start, min(start + size, rows.count))
             n = part.stop - start
             numbers = np.arange(self._next_chunk, self._next_chunk + n, dtype="<u8")
-            records, body = self._payloads([array[part] for array in rows.arrays])
-            chunks = ChunkBatch(
-                first=self._next_chunk,
-                rows=np.full(n, rows.steps, "<u4"),
-                schemas=[self._schema_blob],
-                records=records,
-                body=body,
-                # Trajectories of a batch have nothing to do with each other: each is an episode of its own.
-                episodes=numbers,
-            )
+            chunks = self._chunks([array[part] for array in rows.arrays], numbers)
             items = ItemBatch(
                 tables=tables,
                 chunk=np.tile(numbers, len(tables)),
@@ -232,29 +225,19 @@ class BatchSender:
             )
             yield chunks, items
 
-    def _payloads(self, arrays: list[NDArray[Any]]) -> tuple[bytes, list[Buffer]]:
-        """Blob records and body frames of chunks [n, T, *shape]. The first one shows the codecs what data is like."""
-        absent = [None] * len(arrays)
-        first = encode_chunk(self._schema, [array[0] for array in arrays], self._codecs, absent)
-        count = len(arrays[0])
-        if any(codec.choice.codec != "raw" for codec in self._codecs) or first[0]["codec"].any():
-            rest = (
-                encode_chunk(self._schema, [array[i] for array in arrays], self._codecs, absent)
-                for i in range(1, count)
-            )
-            encoded = [first, *rest]
-            return b"".join(records.tobytes() for records, _ in encoded), _frames([payload for _, payload in encoded])
-        sizes = [array.nbytes // count for array in arrays]
-        matrix = np.empty((count, sum(sizes)), np.uint8)
-        start = 0
-        for array, size in zip(arrays, sizes, strict=True):
-            matrix[:, start : start + size] = array.reshape(count, -1).view(np.uint8).reshape(count, size)
-            start += size
-        records = np.zeros(len(sizes), BLOB_RECORD)
-        records["stored_bytes"] = sizes
-        if sum(sizes) < PACKED_PAYLOAD_BYTES:
-            return records.tobytes() * count, [matrix]
-        return records.tobytes() * count, list(matrix)
+    def _chunks(self, arrays: list[NDArray[Any]], numbers: NDArray[np.uint64]) -> ChunkBatch:
+        """Chunks with these numbers of arrays [n, T, …]."""
+        encoded = self._encoder.encode(arrays)
+        return ChunkBatch(
+            first=self._next_chunk,
+            rows=np.full(len(numbers), arrays[0].shape[1], "<u4"),
+            schemas=[self._schema_blob],
+            records=encoded.records,
+            body=encoded.body,
+            # Trajectories of a batch have nothing to do with each other: each is an episode of its own.
+            episodes=numbers,
+            is_lent=encoded.is_lent,
+        )
 
     def _keys(self, receipts: list[Receipt], tables: list[str]) -> dict[str, NDArray[np.uint64]]:
         parts: dict[str, list[NDArray[np.uint64]]] = {table: [] for table in tables}
@@ -265,12 +248,6 @@ class BatchSender:
                 first = receipt.first_key + number * n
                 parts[table].append(np.arange(first, first + n, dtype=np.uint64))
         return {table: np.concatenate(keys) for table, keys in parts.items()}
-
-
-def _frames(payloads: list[bytes]) -> list[Buffer]:
-    if not payloads or max(map(len, payloads)) < PACKED_PAYLOAD_BYTES:
-        return [b"".join(payloads)]
-    return list(payloads)
 
 
 def _with_fate(error: ReplaydError, count: int, sent: Sequence[Receipt], tables: int) -> ReplaydError:

@@ -204,6 +204,17 @@ class ColumnCodec:
             self._trials = 1
         return encode_column(rows, self.choice)
 
+    def passes_raw(self, nbytes: int) -> bool:
+        """Whether `encode` would store the next chunk, of this size, raw without a look at it; it counts as encoded."""
+        if nbytes < MIN_COMPRESSED_BYTES or not self._candidates:
+            return True
+        if self._trials or self.choice.codec != "raw":
+            return False
+        self._until_trial -= 1
+        if not self._until_trial:
+            self._trials = 1
+        return True
+
     def _try_all(self, rows: NDArray[Any]) -> Blob:
         ways = (RAW_CHOICE, *self._candidates)
         blobs = [encode_column(rows, choice) for choice in ways]

@@ -50,7 +50,7 @@ PUT_OFF_S = 0.25
 WARN_AFTER_S = 5.0
 """A server that does not answer is named in the log after this time, and each time that has doubled."""
 COPY_BELOW_BYTES = 64 * 1024
-"""Frames from this size on are sent and received without a copy."""
+"""Frames from this size on are sent without a copy: see `equal_chunks.OWN_FRAME_BYTES` for what that costs."""
 
 _LOST = (
     zmq.EVENT_DISCONNECTED
@@ -68,6 +68,7 @@ _NO_ROUTER = "something answers there, but does not speak as a ROUTER"
 """libzmq ends a handshake with a socket of another kind by hanging up, and says no more of it."""
 
 _READABLE = int(zmq.POLLIN)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 Encoder = Callable[[int], list[Buffer]]
 """Encodes a request under the request id given to it."""
@@ -195,6 +196,10 @@ class Connection:
         assert self.hello is not None, "a call is answered within a session, which begins with hello"
         return self.hello
 
+    def renew(self) -> None:
+        """Give the session up and what is queued in the socket with it; `pump` begins another."""
+        self._replace(time.monotonic())
+
     def unreachable(self, waited_s: float) -> ConnectionLostError:
         """The error to raise when there is no session at a deadline."""
         detail = {"address": self.address, "waited_s": round(waited_s, 3), "attempts": self._attempts}
@@ -282,7 +287,10 @@ class Connection:
 
     def _send(self, socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> bool:
         try:
-            socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+            # As `send_multipart` does, without its look at each frame and the enumeration's arithmetic.
+            for frame in frames[:-1]:
+                socket.send(frame, _MORE, copy=False)
+            socket.send(frames[-1], zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return False
         return True

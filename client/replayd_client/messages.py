@@ -45,6 +45,8 @@ class ChunkBatch:
     """Payloads in chunk order; each frame holds whole payloads."""
     episodes: Numbers | None = None
     schema_of: Numbers | None = None
+    is_lent: bool = False
+    """Whether `body` is the memory of a caller, who may write to it once the call is over."""
 
     def __len__(self) -> int:
         return len(self.rows)

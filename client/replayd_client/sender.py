@@ -12,6 +12,7 @@ import math
 import numbers
 import os
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,8 @@ POLL_S = 0.02
 """How soon the background looks for answers after something was sent."""
 POLL_MAX_S = 0.25
 """The longest it leaves answers unread while some are due."""
+RELEASE_S = 0.02
+"""Time given to libzmq to tell that it has sent what it was lent."""
 EXPLAIN_S = 2.0
 """Time given to the server to say why an insert waits."""
 
@@ -149,6 +152,16 @@ class Sender:
             self.carry(max(until_s - now, 0.0))
             carried = True
 
+    def own_payloads(self) -> None:
+        """Let nothing that is on its way read memory which a caller lent any more."""
+        lent = self.stream.own_payloads()
+        # What the server has is read by nobody, and as a rule that is all of it. A server that does not read leaves the
+        # rest in the socket: in a new session it is sent again, from the copy.
+        if not _gone(lent, RELEASE_S):
+            self._connection.renew()
+            if not _gone(lent, WARN_AFTER_S):
+                log.error("libzmq still holds arrays that were being inserted; they must not be written to yet")
+
     def close(self) -> None:
         """Give the lease up and close the connection. What was not acknowledged may or may not arrive."""
         stream = self.stream.stream_to_close
@@ -194,6 +207,16 @@ class Sender:
                 return text + ". They stay queued at the server and enter when it lets them.", detail
             return "No table holds them back; the server is busy or they are still on their way.", {}
         return "The server does not say why.", {}
+
+
+def _gone(references: list[weakref.ref[Any]], timeout_s: float) -> bool:
+    """Whether these are dead, after waiting for the thread that pyzmq frees memory with."""
+    deadline = time.monotonic() + timeout_s
+    while any(reference() is not None for reference in references):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 def deadline_after(timeout_ms: float | None) -> float | None:

@@ -11,6 +11,7 @@ its transmissions over a connection. Protocol §9 is the law here:
 from __future__ import annotations
 
 import logging
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
@@ -25,7 +26,7 @@ from replayd_client.insert_message import (
     chunk_bytes,
     from_number,
 )
-from replayd_client.messages import ChunkBatch, ErrorReply, InsertReply, ItemBatch
+from replayd_client.messages import Buffer, ChunkBatch, ErrorReply, InsertReply, ItemBatch
 
 log = logging.getLogger("replayd_client")
 
@@ -147,6 +148,16 @@ class InsertStream:
         for message in taken:
             self._close(message, None, None)
         return len(taken)
+
+    def own_payloads(self) -> list[weakref.ref[Buffer]]:
+        """Copy the payloads that may be sent again and are lent; return what was lent, dead once nothing reads it."""
+        lent: list[weakref.ref[Buffer]] = []
+        for kept in self._kept:
+            if kept.batch.is_lent:
+                lent += map(weakref.ref, kept.batch.body)
+                kept.batch.body = [bytes(frame) for frame in kept.batch.body]
+                kept.batch.is_lent = False
+        return lent
 
     # What the connection tells.
 

@@ -1,0 +1,125 @@
+"""Chunks of equal length: the payloads are the rows, in frames as the protocol has them, and memory is used again only
+when nothing reads it any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from replayd_client.codecs import ColumnCodec, encode_chunk
+from replayd_client.columns import Column, Schema
+from replayd_client.equal_chunks import KEPT_BYTES, OWN_FRAME_BYTES, EqualChunksEncoder
+from replayd_client.messages import BLOB_RECORD
+
+Arrays = list[NDArray[Any]]
+
+
+def schema_of(arrays: Arrays) -> Schema:
+    return Schema(tuple(Column((f"c{i}",), array.dtype, array.shape[2:]) for i, array in enumerate(arrays)))
+
+
+def noise(*shape: int, dtype: str = "float32", seed: int = 0) -> NDArray[Any]:
+    rng = np.random.default_rng(seed)
+    return np.frombuffer(rng.bytes(int(np.prod(shape)) * np.dtype(dtype).itemsize), dtype).reshape(shape)
+
+
+def joined(body: list[Any]) -> bytes:
+    return b"".join(bytes(frame) for frame in body)
+
+
+@given(
+    count=st.integers(1, 9),
+    steps=st.integers(1, 4),
+    columns=st.lists(
+        st.tuples(
+            st.sampled_from(["float32", "uint8", "bool", "float16", "complex64", "int64"]),
+            st.sampled_from([(), (0,), (1,), (3, 5), (300,)]),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_a_batch_is_what_its_chunks_are_one_by_one(count: int, steps: int, columns: list[Any]) -> None:
+    arrays: Arrays = []
+    for seed, (dtype, shape, compresses) in enumerate(columns):
+        full = (count, steps, *shape)
+        is_plain = compresses or dtype == "bool"
+        arrays.append(np.zeros(full, dtype) if is_plain else noise(*full, dtype=dtype, seed=seed).copy())
+    schema = schema_of(arrays)
+    encoder = EqualChunksEncoder(schema, "auto")
+    codecs = [ColumnCodec(column, "auto") for column in schema.columns]
+    for _ in range(4):
+        encoded = encoder.encode(arrays)
+        if encoded.is_lent:
+            assert np.shares_memory(encoded.body[0], arrays[0]) or not arrays[0].nbytes
+        records = np.frombuffer(encoded.records, BLOB_RECORD).reshape(count, len(arrays))
+        payload_bytes = records["stored_bytes"].astype(int).sum(axis=1)
+        assert sum(map(len, map(bytes, encoded.body))) == payload_bytes.sum()
+        start, whole = 0, joined(encoded.body)
+        for number in range(count):
+            alone, payload = encode_chunk(schema, [array[number] for array in arrays], codecs, [None] * len(arrays))
+            if (alone["codec"] == records[number]["codec"]).all():
+                assert (alone == records[number]).all()
+                assert whole[start : start + len(payload)] == payload
+            start += int(payload_bytes[number])
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_large_payloads_have_frames_of_their_own_and_others_share_one(columns: int) -> None:
+    for nbytes, frames in ((OWN_FRAME_BYTES - columns, 1), (OWN_FRAME_BYTES, 3)):
+        arrays = [noise(3, 1, nbytes // columns, dtype="uint8", seed=i) for i in range(columns)]
+        encoded = EqualChunksEncoder(schema_of(arrays), "raw").encode(arrays)
+        assert len(encoded.body) == frames
+        assert joined(encoded.body) == np.concatenate(arrays, axis=2).tobytes()
+
+
+def test_a_single_raw_column_is_not_copied() -> None:
+    array = noise(3, 1, 5000)
+    encoded = EqualChunksEncoder(schema_of([array]), "raw").encode([array])
+    assert encoded.is_lent
+    assert np.shares_memory(encoded.body[0], array)
+
+
+def test_gathered_columns_use_memory_again_that_nothing_refers_to() -> None:
+    arrays = [noise(8, 1, 1000), noise(8, 1, 10, seed=1)]
+    encoder = EqualChunksEncoder(schema_of(arrays), "raw")
+
+    def place(body: list[Any]) -> int:
+        return int(body[0].__array_interface__["data"][0])
+
+    first = encoder.encode(arrays)
+    assert not first.is_lent
+    before = joined(first.body)
+    second = encoder.encode([array[::-1].copy() for array in arrays])
+    assert place(second.body) != place(first.body)
+    assert joined(first.body) == before
+    part = first.body[0][2:5]
+    where = place(first.body)
+    del first
+    assert place(encoder.encode(arrays).body) != where, "a part of it is still referred to"
+    del part
+    assert place(encoder.encode(arrays).body) == where
+
+
+def test_kept_buffers_are_bounded() -> None:
+    arrays = [noise(1, 1, KEPT_BYTES // 16), noise(1, 1, 10)]
+    encoder = EqualChunksEncoder(schema_of(arrays), "raw")
+    on_their_way = [encoder.encode(arrays) for _ in range(10)]
+    assert sum(map(len, encoder._buffers)) <= KEPT_BYTES
+    assert len({joined(encoded.body) for encoded in on_their_way}) == 1
+
+
+def test_data_that_becomes_compressible_is_found_out() -> None:
+    arrays = [noise(1, 4, 500)]
+    encoder = EqualChunksEncoder(schema_of(arrays), "auto")
+    for _ in range(4):
+        assert not np.frombuffer(encoder.encode(arrays).records, BLOB_RECORD)["codec"].any()
+    calm = [np.zeros_like(arrays[0])]
+    codecs = [np.frombuffer(encoder.encode(calm).records, BLOB_RECORD)["codec"][0] for _ in range(300)]
+    assert codecs[-1] != 0
