@@ -316,3 +316,47 @@ def test_items_are_as_the_inferred_signature_says(client: reverb.Client) -> None
     assert size(client, "table") == 1
     for column, leaf in zip(items(client, "table")[0].data, (signature["x"], signature["y"]), strict=True):
         assert leaf.is_compatible_with(column)
+
+
+def test_what_a_writer_that_is_dropped_has_made_is_there(client: reverb.Client) -> None:
+    writer = client.structured_writer([config(lambda x: x[-1])])
+    for step in range(3):
+        writer.append(step)
+    del writer
+    assert data(client, "table") == [[0], [1], [2]]
+
+
+def test_a_writer_that_is_dropped_does_not_wait_for_samples() -> None:
+    queue = reverb.Server([reverb.Table.queue("queue", 1)])
+    client = queue.localhost_client()
+    writer = client.structured_writer([config(lambda x: x[-1], table="queue")])
+    for step in range(2):
+        writer.append(step)
+    del writer
+    assert [sample.data for sample in client.sample("queue", 2, emit_timesteps=False)] == [[0], [1]]
+    queue.stop()
+
+
+def test_items_may_show_a_step_that_is_open(client: reverb.Client) -> None:
+    first = config(lambda x: {"a": x["a"][-1]}, STEP)
+    both = config(lambda x: {"a": x["a"][-1], "c": x["b"]["c"][-1]}, STEP, table="other")
+    writer = client.structured_writer([first, both])
+    for step in range(2):
+        writer.append({"a": step, "b": {"c": None}}, partial_step=True)
+        writer.flush()
+        assert data(client, "table") == [[step]]
+        writer.append({"a": None, "b": {"c": 10 + step}})
+        writer.flush()
+        assert data(client, "other") == [[step, 10 + step]]
+
+
+def test_a_timeout_says_which_call_did_not_end_in_time() -> None:
+    queue = reverb.Server([reverb.Table.queue("queue", 1)])
+    writer = queue.localhost_client().structured_writer([config(lambda x: x[-1], table="queue")])
+    for step in range(2):
+        writer.append(step)
+    with pytest.raises(reverb.DeadlineExceededError, match="Flush call did not complete .* 0:00:00.010000"):
+        writer.flush(timeout_ms=10)
+    with pytest.raises(reverb.DeadlineExceededError, match="End episode call did not complete .* 0:00:00.010000"):
+        writer.end_episode(timeout_ms=10)
+    queue.stop()

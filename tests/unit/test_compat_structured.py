@@ -373,6 +373,17 @@ def test_a_dataset_of_patterns_applies_configs_in_order_and_at_the_end() -> None
     assert [int(item["v"]) for item in dataset] == [1, 3]
 
 
+def test_configs_of_a_dataset_of_patterns_go_together() -> None:
+    last = pattern(lambda x: x["value"][-1])
+    for others, message in (
+        ([], "At least one config"),
+        ([last, pattern(lambda x: [x["value"][-1]])], "same pattern_structure"),
+        ([last, pattern(lambda x: x["value"][-1], table="other")], "included other, table"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            PatternDataset(steps(2), others, True, lambda step: False)
+
+
 @pytest.mark.parametrize("end", [1, np.zeros(2, np.bool_), None])
 def test_the_end_of_an_episode_is_one_bool(end: Any) -> None:
     dataset = PatternDataset(steps(2), [pattern(lambda x: x["value"][-1])], True, lambda step: end)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from replayd.compat.reverb._cells import CellWriter, with_paths
 from replayd.compat.reverb._conditions import Predicate, as_number
 from replayd.compat.reverb._nests import Path, flatten_with_path
 from replayd.compat.reverb._patterns import Rule, Window, reach_of
-from replayd.compat.reverb._trajectories import wire_paths
 
 _AT_ONCE_MS = 0.001
 """A timeout of 0 for the cell writer, where 0 is none."""
@@ -23,12 +25,19 @@ class PatternWriter:
     """Appends steps; makes an item wherever the conditions of a config hold and its pattern is full.
 
     Made by `Client.structured_writer`. Configs are looked at in order after each append, and once more in
-    `end_episode`; each makes at most one item a step. Leaves that no config shows are not stored. For one thread.
+    `end_episode`; each makes at most one item a step. Leaves that no config shows are not stored. For one thread, which
+    may drop it: what it has made is sent, and waited for a moment.
     """
 
     def __init__(self, cells: CellWriter, rules: Sequence[Rule]) -> None:
         self._cells = cells
-        self._matcher = PatternMatcher(cells, rules, self._create_item)
+        self._matcher = PatternMatcher(cells, rules, partial(_create_item, cells))
+        self._thread = threading.get_ident()
+
+    def __del__(self) -> None:
+        # Collected on another thread, or at the end of the process, nobody counts on what it made being there.
+        if getattr(self, "_thread", None) == threading.get_ident() and not sys.is_finalizing():
+            self._cells.Close()
 
     @property
     def step_is_open(self) -> bool:
@@ -61,16 +70,6 @@ class PatternWriter:
         self._matcher.finish_episode()
         self._cells.EndEpisode(clear_buffers, timeout_ms)
         self._matcher.begin_episode(clear_buffers)
-
-    def _create_item(self, rule: Rule, columns: Columns) -> None:
-        self._cells.CreateItem(
-            rule.table,
-            rule.priority(columns),
-            columns,
-            rule.squeezed,
-            wire_paths(rule.structure),
-            [path for path, _ in flatten_with_path(rule.structure)],
-        )
 
 
 class Cells(Protocol):
@@ -186,6 +185,10 @@ class PatternMatcher:
             return None
         refs = [buffer[place] for place in window.places]
         return None if any(ref is None for ref in refs) else refs
+
+
+def _create_item(cells: CellWriter, rule: Rule, columns: Columns) -> None:
+    cells.CreateItem(rule.table, rule.priority(columns), columns, rule.squeezed, rule.wire_paths, rule.paths)
 
 
 class _Applied:

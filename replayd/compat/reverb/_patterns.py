@@ -13,7 +13,8 @@ import numpy as np
 
 from replayd.compat.reverb._conditions import ConditionProto, Predicate
 from replayd.compat.reverb._messages import INT32, Message
-from replayd.compat.reverb._nests import flatten, map_structure, unflatten_as
+from replayd.compat.reverb._nests import Path, flatten, flatten_with_path, map_structure, unflatten_as
+from replayd.compat.reverb._trajectories import WirePath, wire_paths
 
 
 class PatternNode(
@@ -170,8 +171,12 @@ class Rule:
     """A config that makes sense, as a writer applies it."""
 
     windows: list[Window]
+    squeezed: list[bool]
     structure: Any
     """The nest of the pattern, with numbers of windows as its leaves."""
+    paths: list[Path]
+    wire_paths: tuple[WirePath, ...]
+    """The paths of the pattern's leaves, in order, and as replayd takes them."""
     table: str
     predicates: list[Predicate]
     constant_priority: float
@@ -185,18 +190,19 @@ class Rule:
             raise ValueError("`table` must not be empty.")
         if not config.flat:
             raise ValueError("`flat` must not be empty.")
+        windows = [Window.of(node) for node in config.flat]
+        structure = structure_of(config)
         return cls(
-            windows=[Window.of(node) for node in config.flat],
-            structure=structure_of(config),
+            windows=windows,
+            squeezed=[window.is_squeezed for window in windows],
+            structure=structure,
+            paths=[path for path, _ in flatten_with_path(structure)],
+            wire_paths=wire_paths(structure),
             table=config.table,
             predicates=[Predicate.of(condition) for condition in config.conditions],
             constant_priority=config.priority.constant_fn.value,
             td_error=config.priority.td_error if config.priority.HasField("td_error") else None,
         )
-
-    @property
-    def squeezed(self) -> list[bool]:
-        return [window.is_squeezed for window in self.windows]
 
     @property
     def reach(self) -> int:

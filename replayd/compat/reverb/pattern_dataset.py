@@ -14,14 +14,17 @@ from replayd.compat.reverb._pattern_writer import Columns, PatternMatcher
 from replayd.compat.reverb._patterns import Config, Rule, rules_of
 from replayd.compat.reverb._values import as_array
 from replayd.compat.reverb.replay_sample import ReplaySample, SampleInfo, numpy_info
-from replayd.compat.reverb.structured_writer import infer_signature
+from replayd.compat.reverb.structured_writer import check_alike, infer_signature
 
 
 class PatternDataset(Elements):
     """The trajectories that `configs` make of the steps of `input_dataset`; their table and priority are of no account.
 
     `is_end_of_episode(step)` gives one bool; with `respect_episode_boundaries` no trajectory reaches back over the end
-    of an episode. Raises ValueError for no configs, a bad one, and an end that is not one bool.
+    of an episode.
+
+    Raises ValueError for no configs, a bad one, configs of several tables or structures, and an end that is not one
+    bool.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class PatternDataset(Elements):
         respect_episode_boundaries: bool,
         is_end_of_episode: Callable[[Any], Any],
     ) -> None:
+        check_alike(configs)
         self._steps = input_dataset
         self._configs = configs
         self._rules = rules_of(configs)
@@ -39,7 +43,7 @@ class PatternDataset(Elements):
 
     @property
     def element_spec(self) -> Any:
-        """The trajectories as a nest of TensorSpec, where steps have an `element_spec` and all configs are alike."""
+        """The trajectories as a nest of TensorSpec, where steps have an `element_spec`."""
         return infer_signature(self._configs, self._steps.element_spec)  # type: ignore[attr-defined]
 
     def __iter__(self) -> Iterator[Any]:

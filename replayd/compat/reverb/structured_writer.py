@@ -54,20 +54,24 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:
     A slice of n places with step s has ceil(n / s) values; where the configs differ in that, the axis is None. Raises
     ValueError for no configs, and for configs of several tables, structures, dtypes or other shapes.
     """
-    if not configs:
-        raise ValueError("At least one config must be provided.")
-    first = configs[0]
-    structure = structure_of(first)
-    if any(structure_of(config) != structure for config in configs):
-        raise ValueError("All configs must have exactly the same pattern_structure.")
-    if any(config.table != first.table for config in configs):
-        tables = ", ".join(sorted({config.table for config in configs}))
-        raise ValueError(f"All configs must target the same table but provided configs included {tables}.")
+    check_alike(configs)
     specs = flatten(step_spec)
     return map_structure_with_path(
         lambda path, number: _merged(path, [config.flat[number] for config in configs], specs),
-        structure,
+        structure_of(configs[0]),
     )
+
+
+def check_alike(configs: Sequence[Config]) -> None:
+    """Raises ValueError for no configs, and for configs of several tables or structures."""
+    if not configs:
+        raise ValueError("At least one config must be provided.")
+    structure = structure_of(configs[0])
+    if any(structure_of(config) != structure for config in configs):
+        raise ValueError("All configs must have exactly the same pattern_structure.")
+    tables = sorted({config.table for config in configs})
+    if len(tables) > 1:
+        raise ValueError(f"All configs must target the same table but provided configs included {', '.join(tables)}.")
 
 
 def _merged(path: Path, nodes: Sequence[PatternNode], specs: Sequence[Any]) -> Any:
