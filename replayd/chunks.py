@@ -10,8 +10,6 @@ followed while a window that spans it keeps the next one alive.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +17,8 @@ from replayd.columns import Schema
 from replayd.episodes import Episodes, LastEpisode
 from replayd.interned import Interned
 from replayd.layouts import Layouts
-from replayd.messages import ChunkBatch, Int64s, Payload, Uint64s
+from replayd.messages import Buffer, ChunkBatch, Int64s, Uint64s
+from replayd.payloads import Payloads
 from replayd.slots import Marks, Slots, count, distinct, grown
 
 NO_SLOT = -1
@@ -35,20 +34,21 @@ class ChunkStore:
         self.bytes_added = 0
         self._slots = Slots()
         capacity = self._slots.capacity
-        self.payload = np.full(capacity, None, dtype=object)
         self._rows = np.zeros(capacity, _ROW)
         self._name_columns()
         self.episodes = Episodes()
+        self._payloads = Payloads()
         self._layouts = Layouts()
         self._marks = Marks()
         self._width = np.zeros(16, np.int64)  # Columns of each schema, by its id.
 
     def _name_columns(self) -> None:
         rows = self._rows
-        self.next: Int64s = rows["next"]
+        self.next: NDArray[np.int32] = rows["next"]
+        self._place: Int64s = rows["place"]
         self.number: Int64s = rows["number"]
         self.stream: Int64s = rows["stream"]
-        self.episode: Int64s = rows["episode"]
+        self.episode: NDArray[np.int32] = rows["episode"]
         self.rows: NDArray[np.int32] = rows["rows"]
         self.schema: NDArray[np.int32] = rows["schema"]
         self.refs: NDArray[np.int32] = rows["refs"]
@@ -66,7 +66,7 @@ class ChunkStore:
         """
         n = len(batch)
         slots = self._take(n)
-        self.payload[slots] = _objects(batch.payloads)
+        self._place[slots] = self._payloads.put(batch.body, batch.stops, batch.nbytes)
         self.nbytes[slots] = batch.nbytes
         self.rows[slots] = batch.rows
         self.refs[slots] = 0
@@ -114,6 +114,14 @@ class ChunkStore:
         """All that is known of these chunks but payloads and records: fields `nbytes`, `rows`, `number`, …"""
         return self._rows.take(slots)
 
+    def body_of(self, rows: NDArray[np.void]) -> list[Buffer]:
+        """The payloads of chunks, whose `rows_of` these are, as frames."""
+        return self._payloads.fetch(rows["place"], rows["nbytes"])
+
+    def spans_of(self, rows: NDArray[np.void], chunk_of: Int64s, starts: Int64s, sizes: Int64s) -> list[Buffer]:
+        """Parts of the payloads of chunks: each of the `chunk_of`-th of these rows, `sizes` bytes from `starts` on."""
+        return self._payloads.fetch_spans(rows["place"][chunk_of], starts, sizes, chunk_of)
+
     def records_of(self, rows: NDArray[np.void]) -> Uint64s:
         """The blob records of chunks, whose `rows_of` these are, one behind the other."""
         return self._layouts.take(rows["layout"], self._width[rows["schema"]])
@@ -149,11 +157,8 @@ class ChunkStore:
         assert np.array_equal(self.refs[live], refs[live]), "reference counts are not the holdings"
         assert np.array_equal(self.leased[live], is_leased[live]), "leases are not the streams'"
         assert self.bytes_in_use == int(self.nbytes[live].sum()), "bytes in use are not the chunks' bytes"
-        assert all(len(p) == n for p, n in zip(self.payload[live], self.nbytes[live], strict=True)), "payload sizes"
+        self._payloads.validate(self._place[live], self.nbytes[live].astype(np.int64))
         self._layouts.validate(self._layout[live].astype(np.int64), self.widths(live))
-        dead = np.ones(capacity, np.bool_)
-        dead[live] = False
-        assert not any(p is not None for p in self.payload[dead]), "a freed chunk keeps its payload"
         self.episodes.validate(self.episode[live])
         self.schemas.validate(self.schema[live].astype(np.int64))
 
@@ -161,7 +166,6 @@ class ChunkStore:
         slots = self._slots.take(n)
         capacity = self._slots.capacity
         if capacity > len(self._rows):
-            self.payload = grown(self.payload, capacity)
             self._rows = grown(self._rows, capacity)
             self._name_columns()
         return slots
@@ -184,7 +188,7 @@ class ChunkStore:
         if len(slots) == 0:
             return
         self.bytes_in_use -= int(self.nbytes[slots].sum())
-        self.payload[slots] = None
+        self._payloads.free(self._place[slots], self.nbytes[slots])
         self._layouts.remove(self._layout[slots], self.widths(slots))
         self.schemas.release(self.schema[slots])
         self.episodes.leave(self.episode[slots])
@@ -193,10 +197,11 @@ class ChunkStore:
 
 _ROW = np.dtype(
     [
-        ("next", "i8"),
         ("number", "i8"),
         ("stream", "i8"),
-        ("episode", "i8"),
+        ("place", "i8"),
+        ("next", "i4"),
+        ("episode", "i4"),
         ("rows", "i4"),
         ("schema", "i4"),
         ("refs", "i4"),
@@ -207,14 +212,3 @@ _ROW = np.dtype(
     ]
 )
 """One chunk in one cache line of 64 bytes, payload aside."""
-
-
-def _objects(values: Sequence[Payload]) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
-    # Filled one by one only where numpy would try to look inside a buffer; bytes it takes as they are.
-    array = np.empty(len(values), dtype=object)
-    if set(map(type, values)) == {bytes}:
-        array[:] = values
-    else:
-        for i, value in enumerate(values):
-            array[i] = value
-    return array

@@ -7,7 +7,6 @@ shown. Reads items and chunks; changes neither.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from replayd.columns import Template
 from replayd.interned import Interned
 from replayd.items import Items
 from replayd.limits import REFERENCES, REPLY_BYTES
-from replayd.messages import FLAG_OMITTED, Int64s, Payload, Shown, Uint64s
+from replayd.messages import FLAG_OMITTED, Buffer, Int64s, Shown, Uint64s
 from replayd.slots import occurrence
 
 
@@ -84,11 +83,12 @@ class Pick:
         schema_ids, schema_of = _distinct(held["schema"], len(chunks.schemas))
         schemas = [chunks.schemas[id] for id in schema_ids]
         records, nbytes = chunks.records_of(held), self._nbytes
-        payloads: Sequence[Payload] = chunks.payload.take(distinct).tolist()
         columns = _shown_columns(used)
         if columns is not None and any(len(schema.columns) > len(columns) for schema in schemas):
             widths = np.array([len(schema.columns) for schema in schemas])[schema_of]
-            records, payloads, nbytes = _project(records, widths, payloads, columns)
+            records, body, nbytes = self._projected(held, records, widths, columns)
+        else:
+            body = chunks.body_of(held)
         return Shown(
             keys=rows["key"],
             priorities=rows["priority"],
@@ -104,8 +104,27 @@ class Pick:
             schema_of=schema_of,
             records=records,
             nbytes=nbytes,
-            payloads=payloads,
+            body=body,
         )
+
+    def _projected(
+        self, held: NDArray[np.void], records: Uint64s, widths: Int64s, columns: frozenset[int]
+    ) -> tuple[Uint64s, list[Buffer], int]:
+        """Records, body and its bytes without the other columns, whose blobs are marked OMITTED."""
+        starts = np.cumsum(widths) - widths
+        chunk_of = np.repeat(np.arange(len(widths)), widths)
+        is_shown = np.isin(np.arange(len(records)) - starts[chunk_of], list(columns))
+        sizes = (records & _SIZE).astype(np.int64)
+        ends = np.cumsum(sizes)
+        # Columns side by side are one span of bytes.
+        same = is_shown[1:] & is_shown[:-1] & (chunk_of[1:] == chunk_of[:-1])
+        begins, stops = is_shown.copy(), is_shown.copy()
+        begins[1:] &= ~same
+        stops[:-1] &= ~same
+        span_of = chunk_of[begins]
+        low = (ends - sizes)[begins]
+        body = self._chunks.spans_of(held, span_of, low - (ends - sizes)[starts][span_of], ends[stops] - low)
+        return np.where(is_shown, records, _OMITTED), body, int(sizes[is_shown].sum())
 
     @property
     def _nbytes(self) -> int:
@@ -141,34 +160,6 @@ def _shown_columns(templates: Sequence[Template]) -> frozenset[int] | None:
             return None
         shown |= columns
     return shown
-
-
-def _project(
-    records: Uint64s, widths: Int64s, payloads: Sequence[Payload], shown: frozenset[int]
-) -> tuple[Uint64s, list[Payload], int]:
-    """Leave the other columns' bytes behind and mark their blobs OMITTED."""
-    starts = np.cumsum(widths) - widths
-    chunk_of = np.repeat(np.arange(len(widths)), widths)
-    is_shown = np.isin(np.arange(len(records)) - starts[chunk_of], list(shown))
-    sizes = (records & _SIZE).astype(np.int64)
-    ends = np.cumsum(sizes)
-    before = (ends - sizes)[starts]
-    # Columns side by side are one span of bytes.
-    begins, stops = is_shown.copy(), is_shown.copy()
-    begins[1:] &= ~(is_shown[:-1] & (chunk_of[1:] == chunk_of[:-1]))
-    stops[:-1] &= ~(is_shown[1:] & (chunk_of[1:] == chunk_of[:-1]))
-    span_of = chunk_of[begins]
-    low = (ends - sizes)[begins] - before[span_of]
-    high = ends[stops] - before[span_of]
-    views = [
-        memoryview(payloads[chunk])[a:b]
-        for chunk, a, b in zip(span_of.tolist(), low.tolist(), high.tolist(), strict=True)
-    ]
-    spans = np.bincount(span_of, minlength=len(widths))
-    if not (spans == 1).all():
-        cuts = np.cumsum(spans).tolist()
-        views = [b"".join(views[a:b]) for a, b in pairwise([0, *cuts])]
-    return np.where(is_shown, records, _OMITTED), views, int(sizes[is_shown].sum())
 
 
 _SIZE = np.uint64(0xFFFFFFFF)

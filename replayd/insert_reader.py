@@ -6,7 +6,6 @@ length.
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_right
 from functools import lru_cache
 
@@ -16,7 +15,7 @@ from replayd.blobs import check_name, parse_schema, parse_template, step_bytes
 from replayd.columns import Schema
 from replayd.errors import BadMessage, BadRequest
 from replayd.header import Frames, Header
-from replayd.limits import BLOBS, CHUNK_NUMBER, CHUNK_ROWS, CHUNKS, ITEMS, SMALL_PAYLOAD_BYTES
+from replayd.limits import BLOBS, CHUNK_NUMBER, CHUNK_ROWS, CHUNKS, ITEMS
 from replayd.messages import (
     BLOB_RECORD,
     CODECS,
@@ -25,7 +24,6 @@ from replayd.messages import (
     ChunkBatch,
     Int64s,
     ItemBatch,
-    Payload,
     Uint64s,
 )
 
@@ -57,7 +55,8 @@ def read_chunks(header: Header, body: Frames) -> ChunkBatch | None:
         schema_of=schema_of,
         records=records,
         nbytes=nbytes,
-        payloads=_payloads(body, nbytes),
+        body=body,
+        stops=_stops(body, nbytes),
     )
 
 
@@ -109,28 +108,21 @@ def _step_bytes(schema: Schema) -> Int64s:
     return np.array([step_bytes(column) for column in schema.columns], np.int64)
 
 
-def _payloads(body: Frames, nbytes: Int64s) -> list[Payload]:
-    """Cut the body where the sizes say. A large payload alone in its frame is kept as it came."""
-    cumulated = np.cumsum(nbytes)
-    ends: list[int] = cumulated.tolist()
-    payloads: list[Payload] = []
-    offset = 0
+def _stops(body: Frames, nbytes: Int64s) -> list[int]:
+    """How many payloads lie before the end of each frame; each frame must end where one of them does."""
+    ends: list[int] = np.cumsum(nbytes).tolist()
+    stops: list[int] = []
+    offset = first = 0
     for frame in body:
-        size = len(frame)
-        first, stop = len(payloads), bisect_right(ends, offset + size)
-        if stop == first or ends[stop - 1] != offset + size:
+        offset += len(frame)
+        stop = bisect_right(ends, offset)
+        if stop == first or ends[stop - 1] != offset:
             raise BadMessage("body frames do not end where payloads end")
-        if stop == first + 1 and size >= SMALL_PAYLOAD_BYTES:
-            payloads.append(frame)
-        else:
-            data = bytes(frame)
-            cuts = [0, *(cumulated[first:stop] - offset).tolist()]
-            payloads += [data[a:b] for a, b in itertools.pairwise(cuts)]
-        offset += size
+        stops.append(stop)
+        first = stop
     if offset != ends[-1]:
         raise BadMessage(f"the body has {offset} bytes, the blobs say {ends[-1]}")
-    payloads += [b""] * (len(ends) - len(payloads))
-    return payloads
+    return stops
 
 
 def read_items(header: Header) -> ItemBatch | None:

@@ -18,14 +18,15 @@ from replayd.columns import Schema, Template
 Peer = Hashable
 """Whom a reply goes to; opaque to the core. None: a PUSH peer, which hears nothing."""
 
-Payload = Any
-"""bytes, or a received frame kept as it came. Only `len()` is ever taken of it."""
+Buffer = Any
+"""bytes, or a received frame kept as it came: has a length, and memoryview() takes it."""
 
 BLOB_RECORD = np.dtype([("stored_bytes", "<u4"), ("codec", "u1"), ("flags", "u1"), ("zero", "<u2")])
 FLAG_DELTA, FLAG_SPARSE, FLAG_OMITTED = 1, 2, 4
 CODECS = (0, 1, 2)
 
 Int64s = NDArray[np.int64]
+Uint8s = NDArray[np.uint8]
 Uint64s = NDArray[np.uint64]
 Float64s = NDArray[np.float64]
 
@@ -51,10 +52,14 @@ class ChunkBatch:
     records: Uint64s
     """Blob records, the columns of each chunk one behind the other."""
     nbytes: Int64s
-    payloads: Sequence[Payload]
+    """Of each chunk's payload."""
+    body: Sequence[Buffer]
+    """Frames that hold the payloads, one behind the other."""
+    stops: Sequence[int]
+    """How many payloads lie before the end of each frame."""
 
     def __len__(self) -> int:
-        return len(self.payloads)
+        return len(self.nbytes)
 
 
 @dataclass(slots=True)
@@ -209,7 +214,8 @@ class Shown:
     """Blob records, the columns of each chunk one behind the other."""
     nbytes: int
     """Of all payloads together."""
-    payloads: Sequence[Payload]
+    body: Sequence[Buffer]
+    """Frames that hold the payloads, one behind the other."""
 
 
 @dataclass(slots=True)

@@ -384,26 +384,24 @@ class Table:
         None, and nothing changed, when the removals among these draws would bring the table below min_size_to_sample
         before `min_n` of them.
         """
-        limited = self.max_times_sampled > 0
+        limited, size = self.max_times_sampled > 0, self.size
         slots, probabilities = self.sampler.draw(n, self._rng, self._room if limited else None)
         # Position of each draw among the draws of the same item, so that each knows how often the item had been drawn.
         pick = Pick(self.items, self._chunks, slots)
         times = pick.rows["times_sampled"] + pick.draws_before() + 1
         removed_before = np.zeros(len(slots), np.int64)
+        fit = len(slots)
         if limited:
             last = times == self.max_times_sampled
             removed_before[1:] = np.cumsum(last)[:-1]
             # A removal may leave too few items; the draws behind it have to wait.
-            allowed = self.size - removed_before >= self.limiter.min_size_to_sample
-            fit = int(np.argmin(allowed)) if not allowed.all() else len(slots)
-        else:
-            fit = len(slots)
+            allowed = size - removed_before >= self.limiter.min_size_to_sample
+            fit = fit if allowed.all() else int(np.argmin(allowed))
         if fit < min_n:
             return None
         pick = pick.first(fit).sendable()
         fit = len(pick)
-        slots, probabilities, times = pick.slots, probabilities[:fit], times[:fit]
-        sizes = self.size - removed_before[:fit]
+        slots, times = pick.slots, times[:fit]
         shown = pick.shown(self._templates, times)
         self.unique_samples += int(np.count_nonzero(times == 1))
         # Of repeated slots the last, largest count stays.
@@ -414,7 +412,7 @@ class Table:
         if limited:
             self._room[slots] = self.max_times_sampled - times
             self._remove(slots[times == self.max_times_sampled])
-        return Sampled(request.id, shown, probabilities, sizes)
+        return Sampled(request.id, shown, probabilities[:fit], size - removed_before[:fit])
 
     def _view(self, slots: Int64s) -> ItemsView:
         return ItemsView(self.items.key[slots], self.items.priority[slots], self.items.times_sampled[slots])

@@ -16,7 +16,7 @@ from replayd.blobs import check_name, is_uint
 from replayd.errors import BadMessage, BadRequest, PeerError, UnknownOp, UnsupportedVersion, told
 from replayd.header import Fields, Frames, Header, read_header
 from replayd.insert_reader import read_chunks, read_items
-from replayd.limits import MAX_WAIT_MS, PEEKED, SMALL_PAYLOAD_BYTES
+from replayd.limits import MAX_WAIT_MS, PEEKED
 from replayd.messages import (
     OPS,
     PEEK_ORDERS,
@@ -34,7 +34,6 @@ from replayd.messages import (
     Sample,
     Sampled,
     Set,
-    Shown,
     Update,
     Why,
 )
@@ -173,7 +172,7 @@ assert list(_READERS) == list(OPS)
 def encode(reply: Reply) -> list[Any]:
     """The frames of a reply: header, then payloads."""
     if isinstance(reply, Sampled | Peeked):
-        return [_pack(_items_fields(reply)), *_body(reply.shown)]
+        return [_pack(_items_fields(reply)), *reply.shown.body]
     head: Fields = {"v": VERSION, "op": reply.op, "id": reply.id}
     if isinstance(reply, Failed):
         head["error"] = {"code": reply.code, "message": reply.message, "detail": reply.detail}
@@ -216,26 +215,6 @@ def _items_fields(reply: Sampled | Peeked) -> Fields:
     if len(shown.schemas) > 1:
         fields["schema_of"] = shown.schema_of.astype("<u2").tobytes()
     return fields
-
-
-def _body(shown: Shown) -> list[Any]:
-    """Small payloads joined, large ones in frames of their own, in order."""
-    if max(map(len, shown.payloads), default=0) < SMALL_PAYLOAD_BYTES:
-        joined = b"".join(shown.payloads)
-        return [joined] if joined else []
-    frames: list[Any] = []
-    small: list[Any] = []
-    for payload in shown.payloads:
-        if len(payload) < SMALL_PAYLOAD_BYTES:
-            small.append(payload)
-            continue
-        if small:
-            frames.append(b"".join(small))
-            small = []
-        frames.append(payload)
-    if small:
-        frames.append(b"".join(small))
-    return [frame for frame in frames if len(frame)]
 
 
 def _pack(fields: Fields) -> bytes:

@@ -22,6 +22,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "core": (
         "accounts",
         "admission",
+        "arena",
         "chunks",
         "draws",
         "episodes",
@@ -31,6 +32,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "items",
         "layouts",
         "maximum",
+        "payloads",
         "pending",
         "rate_limiters",
         "selectors",

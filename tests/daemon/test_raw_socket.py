@@ -132,7 +132,7 @@ def test_a_window_spans_chunks_which_stand_side_by_side_in_the_reply(peer: Peer)
 def test_columns_that_a_template_does_not_show_are_not_sent(peer: Peer) -> None:
     stream = Stream()
     schema = msgpack.packb([[["image"], "uint8", [1000]], [["action"], "int32", []]])
-    template = msgpack.packb([[["last"], 1, True, [1, 1, 1]]])
+    template = msgpack.packb([[["last"], True, [[1, [1, 1, 1]]]]])
     insert(
         peer,
         (

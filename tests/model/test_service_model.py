@@ -35,6 +35,7 @@ from replayd.messages import (
 from replayd.service import Service
 from replayd.table import Table
 from tests.model.naive import NaiveItem, NaiveSample, NaiveTable
+from tests.unit.writer import payloads_of
 
 SCHEMA = Schema(b"schema", (Column(("x",), "uint8", ()),))
 IDENTITY = Template(b"")
@@ -364,10 +365,10 @@ class ServiceMachine(RuleBasedStateMachine):
         assert reply.shown.times_sampled.tolist() == [item.times_sampled for item in drawn]
         assert reply.shown.priorities.tolist() == [item.priority for item in drawn]
         assert (reply.probabilities == 1.0).all()
-        payloads = list(reply.shown.payloads)
+        payloads = payloads_of(reply.shown)
         assert len(set(payloads)) == len(payloads), "a chunk was sent twice"
         for i, item in enumerate(drawn):
-            first, count = int(reply.shown.chunk[i]), int(reply.shown.chunks[i])
+            first, count = int(reply.shown.chunk[i]), 1 if reply.shown.chunks is None else int(reply.shown.chunks[i])
             window = (tuple(payloads[first : first + count]), int(reply.shown.offset[i]), int(reply.shown.length[i]))
             assert window == item.window
 
@@ -419,7 +420,8 @@ class ServiceMachine(RuleBasedStateMachine):
             schema_of=np.zeros(len(rows), np.int64),
             records=records.view("<u8").reshape(-1),
             nbytes=np.array([len(p) for p in payloads], np.int64),
-            payloads=payloads,
+            body=[b"".join(payloads)],
+            stops=[len(payloads)],
         )
 
     def _items(self, items: list[tuple[tuple[list[int], int, int], float]], names: list[str]) -> ItemBatch:

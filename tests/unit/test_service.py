@@ -24,7 +24,7 @@ from replayd.messages import CloseStream, Failed, Info, Insert, Reset, Result, S
 from replayd.service import Service
 from replayd.table import Table
 from replayd_client.specs import TensorSpec
-from tests.unit.writer import StreamWriter, fifo, service
+from tests.unit.writer import StreamWriter, fifo, payloads_of, service
 
 NO_KEYS = np.zeros(0, np.uint64)
 
@@ -172,9 +172,9 @@ def test_chunks_of_a_window_stand_side_by_side_whatever_slots_they_have(made: li
     shown = set()
     for i in range(50):
         first, count = int(reply.shown.chunk[i]), int(reply.shown.chunks[i])
-        shown.add((int(reply.shown.keys[i]), b"".join(reply.shown.payloads[first : first + count])))
+        shown.add((int(reply.shown.keys[i]), b"".join(payloads_of(reply.shown)[first : first + count])))
     assert {text for _, text in shown} == {b"def", b"pqrs", b"ef"}
-    assert sorted(reply.shown.payloads) == [b"d", b"e", b"f", b"p", b"q", b"r", b"s"]
+    assert sorted(payloads_of(reply.shown)) == [b"d", b"e", b"f", b"p", b"q", b"r", b"s"]
 
 
 def test_two_tables_share_the_chunks_they_show(made: list[Service]) -> None:
@@ -493,10 +493,11 @@ def test_columns_no_template_shows_are_not_sent(made: list[Service]) -> None:
     request = two(shows)
     assert request.chunks is not None
     request.chunks.records = np.array([4, 6], np.uint64)
-    request.chunks.payloads = [b"skipACTION"]
+    request.chunks.body = [b"skipACTION"]
+    request.chunks.nbytes = np.array([10])
     ask(s, request)
     [(_, reply)] = ask(s, sample())
-    assert reply.shown.payloads == [b"ACTION"]
+    assert [*map(bytes, reply.shown.body)] == [b"ACTION"]
     assert reply.shown.records.tolist() == [4 << 40, 6]
 
 

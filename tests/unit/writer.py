@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from replayd import rate_limiters, selectors
 from replayd.columns import Column, Schema, Template
-from replayd.messages import BLOB_RECORD, ChunkBatch, Insert, ItemBatch
+from replayd.messages import BLOB_RECORD, ChunkBatch, Insert, ItemBatch, Shown
 from replayd.service import Service
 from replayd.table import Table
 
@@ -71,8 +72,18 @@ def _chunks(first: int, payloads: Sequence[bytes], schema: Schema) -> ChunkBatch
         schema_of=np.zeros(len(payloads), np.int64),
         records=np.repeat(records.view("<u8").reshape(-1), len(schema.columns)),
         nbytes=sizes,
-        payloads=payloads,
+        body=[b"".join(payloads)],
+        stops=[len(payloads)],
     )
+
+
+def payloads_of(shown: Shown, width: int = 1) -> list[bytes]:
+    """The payload of each chunk of a reply, all of `width` columns."""
+    sizes = (shown.records & np.uint64(0xFFFFFFFF)).reshape(-1, width).sum(axis=1)
+    ends = [0, *np.cumsum(sizes).tolist()]
+    body = b"".join(map(bytes, shown.body))
+    assert len(body) == ends[-1] == shown.nbytes
+    return [body[a:b] for a, b in pairwise(ends)]
 
 
 def _items(windows: Sequence[tuple[int, int]], table: str, priority: float, template: Template) -> ItemBatch:

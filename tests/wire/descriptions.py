@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 import replayd_client.wire as client
 from replayd import messages as server
+from replayd.payloads import Payloads
 
 VECTORS = Path(__file__).parent / "vectors"
 
@@ -90,8 +92,23 @@ def _of_chunks(chunks: server.ChunkBatch) -> Message:
         "schemas": [schema.blob.hex() for schema in chunks.schemas],
         "schema_of": chunks.schema_of.tolist(),
         "blobs": [_of_records(records) for records in np.split(chunks.records, np.cumsum(widths)[:-1])],
-        "payloads": [bytes(payload).hex() for payload in chunks.payloads],
+        "payloads": [payload.hex() for payload in payloads_in(chunks)],
     }
+
+
+def payloads_in(chunks: server.ChunkBatch) -> list[bytes]:
+    """The payload of each chunk of an insert."""
+    body = b"".join(map(bytes, chunks.body))
+    ends = [0, *np.cumsum(chunks.nbytes).tolist()]
+    assert ends[-1] == len(body)
+    return [body[a:b] for a, b in pairwise(ends)]
+
+
+def _packed(payloads: Sequence[bytes]) -> list[server.Buffer]:
+    """The frames in which the server sends these payloads."""
+    sizes = np.array([len(payload) for payload in payloads], np.int64)
+    store = Payloads()
+    return store.fetch(store.put([b"".join(payloads)], [len(payloads)], sizes), sizes) if payloads else []
 
 
 def _of_items(items: server.ItemBatch) -> Message:
@@ -157,7 +174,7 @@ def _to_items_reply(message: Message) -> server.Sampled | server.Peeked:
         schema_of=numbers("schema_of"),
         records=np.frombuffer(b"".join(map(_to_records, message["blobs"])), np.uint64),
         nbytes=sum(map(len, payloads)),
-        payloads=payloads,
+        body=_packed(payloads),
     )
     if message["op"] == "peek":
         return server.Peeked(message["id"], shown, numbers("ages_s", np.float64), numbers("missing", np.uint64))

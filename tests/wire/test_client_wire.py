@@ -36,6 +36,7 @@ from replayd_client.wire import (
     encode_sample,
     encode_update,
 )
+from tests.wire.descriptions import payloads_in
 
 STREAM = bytes(range(16))
 SCHEMA = Schema((Column(("x",), np.dtype("u1"), (2,)),)).encode()
@@ -107,7 +108,7 @@ def test_the_server_reads_an_insert_as_meant() -> None:
     assert insert.chunks.rows.tolist() == [2, 2]
     assert insert.chunks.episodes.tolist() == [1, 2]
     assert [schema.blob for schema in insert.chunks.schemas] == [SCHEMA]
-    assert [bytes(payload) for payload in insert.chunks.payloads] == [b"abcd", b"efgh"]
+    assert payloads_in(insert.chunks) == [b"abcd", b"efgh"]
     assert list(insert.items.tables) == ["t", "u"]
     assert insert.items.table_of.tolist() == [1, 0]
     assert insert.items.chunk.tolist() == [7, 8]
@@ -139,7 +140,7 @@ def test_empty_payloads_take_no_frame() -> None:
     schema = Schema((Column((), np.dtype("u1"), (0,)),)).encode()
     frames = encode_insert(1, STREAM, 0, 0, chunk_batch(schemas=[schema], records=bytes(16), body=[b""]), None)
     assert len(frames) == 1
-    assert [len(payload) for payload in read(frames).chunks.payloads] == [0, 0]
+    assert read(frames).chunks.nbytes.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("error", WIRE_ERRORS, ids=lambda error: error.code)
@@ -247,7 +248,7 @@ def test_the_client_reads_a_sample_with_and_without_defaults() -> None:
             "schemas": [SCHEMA],
             "schema_of": ones * 0,
             "records": np.array([4, 4], np.uint64),
-            "payloads": [b"abcd", b"efgh"],
+            "body": [b"abcdefgh"],
         }
         fields.update(changed)
         shown = messages.Shown(**{name: fields[name] for name in messages.Shown.__dataclass_fields__})
