@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections import deque
@@ -13,9 +14,16 @@ from replayd.compat.reverb._cells import CellWriter, with_paths
 from replayd.compat.reverb._conditions import Predicate, as_number
 from replayd.compat.reverb._nests import Path, flatten_with_path
 from replayd.compat.reverb._patterns import Rule, Window, reach_of
+from replayd.compat.reverb.errors import ReverbError
+
+log = logging.getLogger("replayd")
 
 _AT_ONCE_MS = 0.001
 """A timeout of 0 for the cell writer, where 0 is none."""
+
+DROP_TIMEOUT_MS = 1000
+"""How long a writer that is dropped waits for its items to be acknowledged; the incumbent waits for ever. What a limiter
+holds back enters later all the same."""
 
 Columns = Sequence[Sequence[Any]]
 """References to values, a sequence for each node of a pattern."""
@@ -37,6 +45,10 @@ class PatternWriter:
     def __del__(self) -> None:
         # Collected on another thread, or at the end of the process, nobody counts on what it made being there.
         if getattr(self, "_thread", None) == threading.get_ident() and not sys.is_finalizing():
+            try:
+                self._cells.Flush(0, DROP_TIMEOUT_MS)
+            except (ReverbError, RuntimeError, ValueError) as error:
+                log.warning("a structured writer was dropped before its items were acknowledged: %s", error)
             self._cells.Close()
 
     @property
