@@ -265,6 +265,8 @@ def test_td_errors_mix_the_largest_and_the_mean(weight: float, priority: float, 
     errors = [Ref(dtype(-4)), Ref(dtype(1))]
     shown = config({"a": node(stop=-1), "errors": node(column=1, start=-2)}, priority=made)
     assert rule(shown).priority([[Ref(9.0)], errors]) == pytest.approx(priority)
+    twice = config({"a": node(column=1, start=-2), "b": node(column=1, stop=-2)}, priority=made)
+    assert rule(twice).priority([errors, errors[:1]]) == 4.0, "the last column that shows them counts"
     hidden = config({"a": node(stop=-1)}, priority=made)
     assert rule(hidden).priority([[Ref(9.0)]]) == 0.0
 

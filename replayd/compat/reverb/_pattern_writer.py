@@ -22,8 +22,8 @@ _AT_ONCE_MS = 0.001
 """A timeout of 0 for the cell writer, where 0 is none."""
 
 DROP_TIMEOUT_MS = 1000
-"""How long a writer that is dropped waits for its items to be acknowledged; the incumbent waits for ever. What a limiter
-holds back enters later all the same."""
+"""How long a writer that is dropped waits for its items to be acknowledged; the incumbent waits for ever. What a
+limiter holds back enters later all the same."""
 
 Columns = Sequence[Sequence[Any]]
 """References to values, a sequence for each node of a pattern."""

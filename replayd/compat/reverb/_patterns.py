@@ -212,7 +212,8 @@ class Rule:
         """The priority of an item that shows these references."""
         if self.td_error is None:
             return self.constant_priority
-        for window, refs in zip(self.windows, columns, strict=True):
+        # Of several columns that show the leaf, the last, as there.
+        for window, refs in reversed(list(zip(self.windows, columns, strict=True))):
             if window.column == self.td_error.flat_source_index:
                 sizes = np.abs(np.stack([ref.numpy() for ref in refs]).astype(np.float64))
                 weight = self.td_error.max_priority_weight
