@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,17 @@ from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import Sender
 from replayd_client.signatures import TableDirectory
-from replayd_client.structure import flatten, path_text
+from replayd_client.structure import Path, flatten, path_text
 
 MESSAGE_BYTES = 4 << 20
 """Payload bytes of a message, about: large enough that its cost is in the bytes."""
 MESSAGE_CHUNKS, MESSAGE_ITEMS, MESSAGE_BLOBS = 4096, 16384, 65536
 """The most of each in one message; the server's limits lie above."""
 BUSY_RETRY_S = 0.05
+
+
+ShownColumn = tuple[Path, str, tuple[int, ...]]
+"""Path, dtype and shape of a column of a trajectory, as signatures have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +56,14 @@ class Rows:
     steps: int
 
     @property
-    def shown(self) -> tuple[Any, ...]:
-        """Path, dtype and shape of a trajectory's columns, as signatures have them."""
-        return tuple((c.path, c.dtype.name, (self.steps, *c.shape)) for c in self.schema.columns)
+    def shown(self) -> tuple[ShownColumn, ...]:
+        """The columns of a trajectory."""
+        return _shown(self.schema, self.steps)
+
+
+@lru_cache(256)
+def _shown(schema: Schema, steps: int) -> tuple[ShownColumn, ...]:
+    return tuple((c.path, c.dtype.name, (steps, *c.shape)) for c in schema.columns)
 
 
 def rows_of_batch(data: Any) -> Rows:
@@ -84,10 +94,15 @@ def rows_of_step(data: Any) -> Rows:
     return _rows([path for path, _ in pairs], [leaf_array(leaf, path)[None, None] for path, leaf in pairs], 1, 1)
 
 
-def _rows(paths: list[Any], arrays: list[NDArray[Any]], count: int, steps: int) -> Rows:
-    columns = tuple(Column(path, a.dtype, a.shape[2:]) for path, a in zip(paths, arrays, strict=True))
-    ordered = [np.ascontiguousarray(a, column.dtype) for a, column in zip(arrays, columns, strict=True)]
-    return Rows(Schema(columns), ordered, count, steps)
+def _rows(paths: list[Path], arrays: list[NDArray[Any]], count: int, steps: int) -> Rows:
+    schema = _schema(tuple((path, a.dtype, a.shape[2:]) for path, a in zip(paths, arrays, strict=True)))
+    ordered = [np.ascontiguousarray(a, column.dtype) for a, column in zip(arrays, schema.columns, strict=True)]
+    return Rows(schema, ordered, count, steps)
+
+
+@lru_cache(256)
+def _schema(columns: tuple[tuple[Path, np.dtype[Any], tuple[int, ...]], ...]) -> Schema:
+    return Schema(tuple(Column(*column) for column in columns))
 
 
 def priorities_of(priorities: Mapping[str, Any], count: int) -> dict[str, NDArray[np.float64]]:
@@ -102,7 +117,9 @@ def priorities_of(priorities: Mapping[str, Any], count: int) -> dict[str, NDArra
             continue
         try:
             array = np.asarray(value, np.float64)
-            values = np.ascontiguousarray(np.broadcast_to(array, (count,)))
+            if array.shape != (count,):
+                array = np.broadcast_to(array, (count,))
+            values = np.ascontiguousarray(array)
         except (TypeError, ValueError):
             raise DataError(f"table {table!r}: priorities must be a number, an array [{count}] or 'max'") from None
         good = (values >= 0) & (values <= PRIORITY_MAX)
@@ -216,10 +233,13 @@ class BatchSender:
             n = part.stop - start
             numbers = np.arange(self._next_chunk, self._next_chunk + n, dtype="<u8")
             chunks = self._chunks([array[part] for array in rows.arrays], numbers)
+            if len(tables) == 1:
+                yield chunks, ItemBatch(tables, numbers, chunks.rows, priorities[tables[0]][part].copy())
+                continue
             items = ItemBatch(
                 tables=tables,
                 chunk=np.tile(numbers, len(tables)),
-                length=np.full(n * len(tables), rows.steps, "<u4"),
+                length=np.tile(chunks.rows, len(tables)),
                 priority=np.concatenate([priorities[table][part] for table in tables]),
                 table_of=np.repeat(np.arange(len(tables), dtype="<u2"), n),
             )

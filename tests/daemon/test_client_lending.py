@@ -52,3 +52,20 @@ def test_what_a_silent_server_did_not_take_yet_does_not_change_with_its_array(
     peeked = client.peek("t", oldest=delivered)
     assert len(peeked) == delivered
     assert all((column == 7).all() for item in peeked for column in item.data)
+
+
+def test_priorities_do_not_change_with_their_array_either(start_daemon: Any, client_of: Any) -> None:
+    daemon: DaemonProcess = start_daemon("--table", "t,max_size=1000")
+    client = client_of(daemon.address)
+    client.insert(0, {"t": 0.5})
+    priorities = np.full(100, 0.5)
+    daemon.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises((errors.DeadlineExceededError, errors.ConnectionLostError)) as caught:
+            client.insert_batch(np.zeros((100, 1, 400_000), np.uint8), {"t": priorities}, timeout_ms=300, codec="raw")
+        priorities[:] = 1.0
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+    delivered = 1 + caught.value.detail["trajectories_open"]
+    until(lambda: size(client, "t") == delivered)
+    assert {item.info.priority for item in client.peek("t", oldest=delivered)} == {0.5}
