@@ -1,0 +1,163 @@
+"""The parent's end of a measurement: processes that prepare on their own and then work at the same time.
+
+Owns their lives: leaving the block ends them. See `worker` for the other end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import click
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ANSWER_S = 600.0
+"""The longest that a worker prepares or works: to fill a peer's table takes minutes."""
+
+
+def environment(*, peer: bool = False) -> dict[str, str]:
+    """What is measured is this tree, whatever is installed; a peer sees its own environment and the drivers."""
+    paths = [ROOT / "scripts"] if peer else [ROOT, ROOT / "client", ROOT / "scripts"]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A role of a driver with its settings; `python` is the peer's interpreter, None for this one."""
+
+    driver: str
+    role: str
+    settings: dict[str, Any]
+    python: Path | None = None
+
+    def at(self, address: str) -> Job:
+        """The same job for a server whose address is known now."""
+        return replace(self, settings={"address": address, **self.settings})
+
+
+class Worker:
+    """One measured process."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        self._process = subprocess.Popen(
+            [str(job.python or sys.executable), "-m", f"benchmarks.{job.driver}", job.role, json.dumps(job.settings)],
+            env=environment(peer=job.python is not None),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def order(self, **order: Any) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failed() from None
+
+    def answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], ANSWER_S)[0]:
+            raise click.ClickException(f"{self.job.driver} {self.job.role} has not answered for {ANSWER_S:.0f} s")
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._failed()
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._stderr):
+            assert pipe is not None
+            pipe.close()
+
+    def _failed(self) -> click.ClickException:
+        self._process.wait()
+        self._stderr.seek(0)
+        said = self._stderr.read().decode(errors="replace")[-2000:]
+        return click.ClickException(f"{self.job.driver} {self.job.role} ended too early:\n{said}")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What the workers of one role did together."""
+
+    rate: float
+    """Items a second; each worker's own time counts."""
+    items: int
+    """Items in the whole run, settling included: what the CPU time of the run was spent on."""
+    cpu_s: float
+    """CPU time of these workers, all threads."""
+    least_share: float
+    """The slowest worker's rate over the mean one."""
+
+    @classmethod
+    def of(cls, answers: Sequence[dict[str, Any]]) -> Done:
+        rates = [answer["items"] / answer["seconds"] for answer in answers]
+        items, cpu_s = (sum(answer[name] for answer in answers) for name in ("items_with_settling", "cpu_s"))
+        return cls(sum(rates), items, cpu_s, min(rates) * len(rates) / (sum(rates) or 1))
+
+
+class Crew:
+    """Workers that are ready when the block begins. `ready` is what each said of itself, in the order of the jobs."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = jobs
+
+    def __enter__(self) -> Self:
+        self.workers: list[Worker] = []
+        try:
+            for job in self._jobs:
+                self.workers.append(Worker(job))
+            self.ready = [worker.answer() for worker in self.workers]
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def run(self, seconds: float, settle_s: float) -> dict[str, Done]:
+        """Let all work at the same time; what each role did."""
+        for worker in self.workers:
+            worker.order(seconds=seconds, settle_s=settle_s)
+        answers: dict[str, list[dict[str, Any]]] = {}
+        for worker in self.workers:
+            answers.setdefault(worker.job.role, []).append(worker.answer())
+        return {role: Done.of(own) for role, own in answers.items()}
+
+    def turn(self) -> list[dict[str, Any]]:
+        """One turn of each worker, all at the same time: their results."""
+        for worker in self.workers:
+            worker.order(turn=True)
+        return [worker.answer() for worker in self.workers]
+
+    def let_run(self) -> None:
+        """Let all work until the block ends."""
+        for worker in self.workers:
+            worker.order(free=True)
+
+    def _end(self) -> None:
+        for worker in self.workers:
+            worker.end()

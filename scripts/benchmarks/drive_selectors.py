@@ -1,0 +1,59 @@
+"""Selectors on their own, without a daemon around them: what a draw costs by the number of slots."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from benchmarks.worker import Turns, main
+from replayd import selectors
+
+ADD = 100_000
+MEAN_OF_S = 0.1
+KINDS: dict[str, Callable[[], Any]] = {
+    "uniform": selectors.Uniform,
+    "prioritized": lambda: selectors.Prioritized(0.6),
+    "fifo": selectors.Fifo,
+    "lifo": selectors.Lifo,
+    "min_heap": selectors.MinHeap,
+    "max_heap": selectors.MaxHeap,
+}
+
+
+def draw(kinds: list[str], sizes: list[int], counts: list[int]) -> Turns:
+    """One turn, which tells for each kind, size and count the µs of a draw of so many."""
+    yield {}
+    yield {
+        f"{kind} of {size}, n = {count}": took_us
+        for kind in kinds
+        for size, count, took_us in _measured(KINDS[kind](), sizes, counts)
+    }
+
+
+def _measured(selector: Any, sizes: list[int], counts: list[int]) -> Iterator[tuple[int, int, float]]:
+    rng = np.random.default_rng(0)
+    for size in sizes:
+        for start in range(len(selector), size, ADD):
+            slots = np.arange(start, min(start + ADD, size))
+            selector.add(slots, rng.random(len(slots)) + 0.1)
+        for count in counts:
+            yield size, count, min(_mean_us(selector, count, rng) for _ in range(3))
+
+
+def _mean_us(selector: Any, count: int, rng: np.random.Generator) -> float:
+    calls = 0
+    started = now = time.perf_counter()
+    while now - started < MEAN_OF_S:
+        selector.draw(count, rng)
+        calls += 1
+        now = time.perf_counter()
+    return (now - started) * 1e6 / calls
+
+
+ROLES: dict[str, Any] = {"draw": draw}
+
+if __name__ == "__main__":
+    main(ROLES)

@@ -1,0 +1,79 @@
+"""What the figures should reach, and how far they do. The one place that knows both the workloads and the wishes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.figures import OURS, Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A bound on a figure of ours, or on its ratio to a peer's if `peer` names one; ratios are always at least."""
+
+    workload: str
+    quantity: str
+    bound: float
+    payload: int | None = None
+    clients: int | None = None
+    peer: str | None = None
+    at_most: bool = False
+
+    def figure(self, figures: Sequence[Figure]) -> Figure | None:
+        """The figure it is about, if it was measured."""
+        for figure in figures:
+            found = (figure.workload, figure.quantity, figure.payload_bytes, figure.clients)
+            if figure.system == OURS and found == (self.workload, self.quantity, self.payload, self.clients):
+                return figure if self.peer is None or self.peer in figure.ratios else None
+        return None
+
+    def is_met(self, value: float) -> bool:
+        return value <= self.bound if self.at_most else value >= self.bound
+
+
+def _by_payload(workload: str, quantity: str, peer: str, clients: int, *bounds: float | None) -> Iterator[Goal]:
+    for payload, bound in zip((400, 4_000, 40_000, 400_000), bounds, strict=True):
+        if bound is not None:
+            yield Goal(workload, quantity, bound, payload, clients, peer)
+
+
+EMBEDDED = "server in the learner"
+GOALS: tuple[Goal, ...] = (
+    *_by_payload("insert", "insert_batch", "dm-reverb writer", 1, 8, 3, 2, 2),
+    *_by_payload("insert", "insert_batch", "libzmq keeping as many", 1, None, None, None, 0.7),
+    Goal("insert", "insert_batch", 300_000, 400, 1),
+    Goal("insert", "single-item messages, plain peer", 25_000, 400, 1),
+    *_by_payload("sample", "dataset", "dm-reverb tf.data", 1, 8, 4, 1.2, 1.5),
+    Goal("sample", "dataset", 50, 400, 1, "dm-reverb Python client"),
+    *_by_payload("sample", "dataset", "libzmq", 1, None, None, None, 0.7),
+    Goal("sample", "dataset", 900_000, 400, 1),
+    *_by_payload("queue", "daemon", f"id-echo {EMBEDDED}", 2, 2.5, 1.2, 0.4, 0.4),
+    *_by_payload("queue", EMBEDDED, f"id-echo {EMBEDDED}", 2, None, None, 0.7, 0.9),
+    Goal("transitions", "TrajectoryWriter", 3, None, 1, "dm-reverb writer"),
+    *(
+        goal
+        for game in ("pong", "breakout", "seaquest")
+        for goal in (
+            Goal("atari", f"{game}, stored of raw", 2, at_most=True),
+            Goal("atari", f"{game}, compression on the actor", 10, at_most=True),
+            Goal("atari", f"{game}, read", 20_000),
+        )
+    ),
+    Goal("priorities", "mutate_priorities of 256", 1, None, None, "dm-reverb mutate_priorities of 256"),
+    Goal("memory", "beyond 16 B payload", 400, at_most=True),
+    Goal("draw", "prioritized of 1000000, n = 256", 256, at_most=True),
+    Goal("draw", "prioritized of 1000000, n = 1", 40, at_most=True),
+    *(
+        Goal("scaling", f"{kind}, sample(256): 1000000 over 10000 items", 1.3, at_most=True)
+        for kind in ("uniform", "prioritized", "fifo", "lifo", "min_heap", "max_heap")
+    ),
+    *(
+        goal
+        for work in ("insert", "sample")
+        for goal in (
+            Goal("crowd", f"{work}: all of 200 over all of 8 clients", 0.9),
+            Goal("crowd", f"{work}: slowest of 200 over their mean", 0.5),
+        )
+    ),
+)

@@ -1,0 +1,91 @@
+"""Workloads 1 and 2: items in and items out, one chunk an item, by payload and number of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.contest import Settings, contest, single
+from benchmarks.figures import Figure
+from benchmarks.systems import Served, bare_zmq, replayd, reverb
+
+TABLE, RANKED = "bench", "ranked"
+CALL_BYTES, CALL_ITEMS = 8_000_000, 40_000
+"""Of one call of insert_batch, at most: several messages, for the call returns when the last one is acknowledged."""
+ENVIRONMENTS = 64
+"""Whose step is a small call."""
+BATCH = 256
+ITEMS_A_CALL = 2000
+"""Asked for by one call of the peer's Python client."""
+
+
+def call_items(payload: int) -> int:
+    return max(min(CALL_BYTES // payload, CALL_ITEMS), 1)
+
+
+def inserts(settings: Settings) -> Iterator[Figure]:
+    """Into a full table, which evicts: the steady state. How fast an empty one fills is a figure of its own."""
+    for payload in settings.payloads:
+        full = settings.table_items(payload)
+        with ExitStack() as stack:
+            ours = stack.enter_context(replayd(settings, [f"{TABLE},max_size={full}"]))
+            theirs = stack.enter_context(reverb(settings, {"name": TABLE, "max_size": full}))
+            for served in filter(None, (ours, theirs)):
+                yield _fill(served, TABLE, payload, full)
+            for clients in settings.clients:
+                steps: dict[str, Any] = {"clients": clients, "table": TABLE, "payload": payload}
+                sides = [
+                    ours.side("insert_batch", "insert_batch", **steps, batch=call_items(payload)),
+                    ours.side(f"insert_batch of {ENVIRONMENTS}", "insert_batch", **steps, batch=ENVIRONMENTS),
+                    ours.side(f"VectorWriter of {ENVIRONMENTS}", "write_vectors", **steps, environments=ENVIRONMENTS),
+                    ours.side("TrajectoryWriter", "write_steps", **steps),
+                    ours.side("single-item messages, writer", "write_steps", **steps, flush_each=True),
+                    replace(ours, driver="drive_plain").side("single-item messages, plain peer", "insert", **steps),
+                ]
+                if theirs is not None:
+                    sides.append(theirs.side("writer", "write_steps", **steps))
+                if clients == 1:
+                    sides.append(bare_zmq(settings, payload, "keeping as many", keep=full))
+                yield from contest(settings, "insert", sides, payload=payload, clients=clients)
+
+
+def samples(settings: Settings) -> Iterator[Figure]:
+    """Out of a full table, as stacked arrays of batches of 256."""
+    for payload in settings.payloads:
+        full = settings.table_items(payload)
+        with ExitStack() as stack:
+            ranked = f"{RANKED},max_size={full},sampler=prioritized,priority_exponent=0.6"
+            ours = stack.enter_context(replayd(settings, [f"{TABLE},max_size={full}", ranked]))
+            tables = {"name": TABLE, "max_size": full}, {"name": RANKED, "max_size": full, "sampler": "prioritized"}
+            theirs = stack.enter_context(reverb(settings, *tables))
+            for served in filter(None, (ours, theirs)):
+                for table in (TABLE, RANKED):
+                    _fill(served, table, payload, full)
+            for clients in settings.clients:
+                uniform: dict[str, Any] = {"clients": clients, "table": TABLE, "batch": BATCH}
+                prioritized = {**uniform, "table": RANKED}
+                sides = [
+                    ours.side("dataset", "sample_dataset", **uniform),
+                    ours.side("sample_batch", "sample_batch", **uniform),
+                ]
+                if theirs is not None:
+                    sides.append(theirs.side("tf.data", "sample_dataset", **uniform, payload=payload))
+                    sides.append(theirs.side("Python client", "sample_items", clients, table=TABLE, count=ITEMS_A_CALL))
+                if clients == 1:
+                    sides.append(bare_zmq(settings, payload))
+                yield from contest(settings, "sample", sides, payload=payload, clients=clients)
+                sides = [ours.side("dataset, prioritized", "sample_dataset", **prioritized)]
+                if theirs is not None:
+                    name = "tf.data, prioritized"
+                    sides.append(theirs.side(name, "sample_dataset", **prioritized, payload=payload))
+                yield from contest(settings, "sample", sides, payload=payload, clients=clients)
+
+
+def _fill(served: Served, table: str, payload: int, full: int) -> Figure:
+    """A full table, and how fast it became so."""
+    more = {"batch": call_items(payload)} if served.driver == "drive_replayd" else {}
+    role = "insert_batch" if served.driver == "drive_replayd" else "write_steps"
+    rate = served.once(role, table=table, payload=payload, fill=full, **more)["fill_per_s"]
+    return single("insert", "filling an empty table", rate, "items/s", system=served.system, payload=payload)

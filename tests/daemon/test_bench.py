@@ -1,0 +1,91 @@
+"""The benchmark runs, from beginning to end, on whatever machine this is. What it measures is nobody's promise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.daemon.harness import ROOT, environment
+
+RUN_S = 240.0
+
+QUANTITIES = {
+    "insert": {"filling an empty table", "insert_batch", "VectorWriter of 64", "TrajectoryWriter"},
+    "sample": {"dataset", "sample_batch", "dataset, prioritized"},
+    "queue": {"daemon", "server in the learner"},
+    "transitions": {"TrajectoryWriter"},
+    "sequences": {"written by 2", "read meanwhile"},
+    "atari": {"pong, stored of raw", "pong, compression on the actor", "pong, written", "pong, read"},
+    "priorities": {"mutate_priorities of 256", "sample(1) p50", "sample(1), info polled p99"},
+    "memory": {"beyond 16 B payload", "growth of the full table"},
+    "scaling": {"prioritized of 10000, n = 256", "prioritized of 10000, sample(256)"},
+    "crowd": {"insert of 64 a call", "sample of 64 a call"},
+    "cost": {"daemon, inserted item", "daemon, sampled item"},
+}
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "bench"), *arguments],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+
+
+def figures(*arguments: str) -> list[dict[str, Any]]:
+    ended = bench("--json", *arguments)
+    assert ended.returncode == 0, ended.stderr
+    found: list[dict[str, Any]] = json.loads(ended.stdout)["figures"]
+    return found
+
+
+@pytest.fixture
+def frames(tmp_path: Path) -> Path:
+    """A directory where the frames of a game are already, so that nobody need play it: a dot that moves."""
+    played = np.zeros((400, 84, 84), np.uint8)
+    played[np.arange(400), np.arange(400) % 84, 7] = 200
+    np.save(tmp_path / "pong-400.npy", played)
+    return tmp_path
+
+
+@pytest.mark.parametrize("workload", QUANTITIES)
+def test_each_workload_measures_what_it_is_for(workload: str, frames: Path) -> None:
+    found = figures("--quick", "--only", workload, "--dir", str(frames))
+    ours = [figure for figure in found if figure["system"] == "replayd"]
+    assert QUANTITIES[workload] <= {figure["quantity"] for figure in ours}
+    # A full table may well not grow at all, or even shrink.
+    assert all(figure["median"] > 0 for figure in found if figure["quantity"] != "growth of the full table")
+
+
+def test_the_table_says_where_it_was_measured_and_what_was_wanted(tmp_path: Path) -> None:
+    ended = bench("--quick", "--only", "memory", "--ipc", "--dir", str(tmp_path))
+    assert ended.returncode == 0, ended.stderr
+    paragraph, _, *table = ended.stdout.splitlines()
+    assert all(word in paragraph for word in ("cores", "numpy", "ipc", "load average"))
+    [row] = table[2:]
+    assert row.startswith("| memory: beyond 16 B payload |")
+    assert "≤ 400" in row
+    assert "beyond 16 B payload" in ended.stderr, "progress is told"
+
+
+def test_peers_that_are_not_installed_are_named_with_the_remedy(tmp_path: Path) -> None:
+    ended = bench("--quick", "--peers", "--dir", str(tmp_path))
+    assert ended.returncode == 1
+    assert "scripts/bench-peers-setup" in ended.stderr
+
+
+def test_a_worker_that_fails_ends_the_benchmark_with_its_own_words(tmp_path: Path) -> None:
+    np.save(tmp_path / "pong-400.npy", np.zeros(0, np.uint8))  # No frames: the actor has nothing to write.
+    ended = bench("--quick", "--only", "atari", "--dir", str(tmp_path))
+    assert ended.returncode == 1
+    assert "drive_replayd write_frames ended too early" in ended.stderr
