@@ -149,6 +149,8 @@ class Sender:
                 until_s = min(until_s, self.stream.retry_at)
             if self.stream.stream_to_close is not None:
                 until_s = min(until_s, max(self.stream.keepalive_at(self._lease_s), now + POLL_S))
+            # Another thread may have made the condition raise.
+            until_s = min(until_s, now + POLL_MAX_S)
             self.carry(max(until_s - now, 0.0))
             carried = True
 

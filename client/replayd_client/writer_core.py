@@ -109,6 +109,8 @@ class WriterCore:
         self._armed = 0
         self._is_foreign = False
         self._closed = False
+        self._closer: int | None = None
+        """The thread that wants to close: what another one waits for in a call ends then, and gives the lock up."""
         self._abandoned_at: float | None = None
         _CORES.add(self)
         pacer.add(self)
@@ -183,7 +185,11 @@ class WriterCore:
             begin()
 
     def close(self, timeout_ms: float | Literal["own"] | None) -> ReplaydError | None:
-        """Flush, then give lease and connection up. Returns the error if items are not acknowledged in time."""
+        """Flush, then give lease and connection up. Returns the error if items are not acknowledged in time.
+
+        Another thread that waits in a call gets ClosedError at once.
+        """
+        self._closer = threading.get_ident()
         with self._lock:
             if self._closed or not self._sender.is_ours:
                 self._closed = True
@@ -195,7 +201,7 @@ class WriterCore:
                 self._outbox.close_step()
                 state = "The writer is closed; what was not acknowledged may or may not arrive."
                 self._flush(0, deadline, explain=explain, state=state)
-            except (DeadlineExceededError, ConnectionLostError) as error:
+            except (ClosedError, DeadlineExceededError, ConnectionLostError) as error:
                 return error
             finally:
                 self._shut()
@@ -344,10 +350,19 @@ class WriterCore:
     def _wait(
         self, until: Callable[[], bool], deadline: float | None, what: str, *, explain: bool = True, state: str = ""
     ) -> None:
-        """As `Sender.wait`. The errors tell of all items that are not acknowledged, of which the sender knows those it
-        has, and what becomes of them; `state` says more of that."""
+        """As `Sender.wait`, and raises ClosedError when another thread wants to close.
+
+        The other errors tell of all items that are not acknowledged, of which the sender knows those it has, and what
+        becomes of them; `state` says more of that.
+        """
+
+        def is_over() -> bool:
+            if self._closer is not None and self._closer != threading.get_ident():
+                raise ClosedError(f"{what}: the writer was closed by another thread")
+            return until()
+
         try:
-            self._sender.wait(until, deadline, what, explain=explain)
+            self._sender.wait(is_over, deadline, what, explain=explain)
         except (DeadlineExceededError, ConnectionLostError) as error:
             count = self.open_items
             text = str(error)
