@@ -57,7 +57,6 @@ def markdown(settings: Settings, figures: Sequence[Figure]) -> str:
             "| workload | payload | clients | replayd | times that of a peer: median (least to largest) | wanted | |",
             "|---|---:|---:|---:|---|---:|---|",
             *rows,
-            "",
         ]
     )
 
@@ -70,7 +69,7 @@ def write_into(readme: Path, settings: Settings, figures: Sequence[Figure]) -> N
         raise click.ClickException(
             f"{readme} has no place for the table: a line {BEGIN.strip()} and later {END.strip()}"
         )
-    table = f"{BEGIN}\n{markdown(settings, figures)}\n{END}"
+    table = f"{BEGIN}\n{markdown(settings, figures)}\n\n{END}"
     readme.write_text(place.sub(lambda _: table, text))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from benchmarks.contest import Settings, Told, single, told
 from benchmarks.crew import Crew, Job
@@ -12,6 +13,8 @@ from benchmarks.figures import Figure
 from benchmarks.systems import replayd
 
 KINDS = ("uniform", "prioritized", "fifo", "lifo", "min_heap", "max_heap")
+SAMPLERS = {"prioritized": "prioritized,priority_exponent=0.6"}
+"""As `serve --table` has them, where a name alone does not do."""
 TABLE, PAYLOAD, BATCH, SMALL_PAYLOAD = "bench", 400, 64, 16
 MOST_ITEMS = 1_000_000
 """In each of the tables of a daemon; selectors alone are measured with ten times as many."""
@@ -26,11 +29,9 @@ def sizes(settings: Settings) -> Iterator[Figure]:
         for what, took_us in crew.turn()[0].items():
             yield single("draw", what, took_us, "µs")
     powers = [power for power in powers if power <= MOST_ITEMS]
-    tables = [f"{kind},max_size={powers[-1]},sampler={kind}" for kind in kinds]
+    tables = [f"{kind},max_size={powers[-1]},sampler={SAMPLERS.get(kind, kind)}" for kind in kinds]
     took_ms: dict[tuple[str, int], float] = {}
-    with replayd(
-        settings, [f"{table},priority_exponent=0.6" if "prioritized" in table else table for table in tables]
-    ) as ours:
+    with replayd(settings, tables) as ours:
         for before, size in pairwise([0, *powers]):
             ours.once("insert_everywhere", tables=kinds, payload=SMALL_PAYLOAD, count=size - before)
             for kind in kinds:
@@ -51,11 +52,9 @@ def crowds(settings: Settings) -> Iterator[Figure]:
         for work in ("insert", "sample"):
             rates = []
             for clients in QUICK_CLIENTS if settings.quick else CLIENTS:
-                crowd = {"clients": clients, "work": work, "payload": PAYLOAD, "batch": BATCH}
-                job = Job("drive_crowd", "crowd", {"table": TABLE, "seconds": settings.seconds, **crowd}).at(
-                    ours.address
-                )
-                with Crew([job]) as crew:
+                crowd: dict[str, Any] = {"clients": clients, "work": work, "payload": PAYLOAD, "batch": BATCH}
+                crowd |= {"address": ours.address, "table": TABLE, "seconds": settings.seconds}
+                with Crew([Job("drive_crowd", "crowd", crowd)]) as crew:
                     turns = [crew.turn()[0] for _ in range(settings.rounds)]
                 rate, share = (median(turn[name] for turn in turns) for name in ("rate", "least_share"))
                 rates.append(rate)
