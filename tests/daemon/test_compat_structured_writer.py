@@ -360,3 +360,21 @@ def test_a_timeout_says_which_call_did_not_end_in_time() -> None:
     with pytest.raises(reverb.DeadlineExceededError, match="End episode call did not complete .* 0:00:00.010000"):
         writer.end_episode(timeout_ms=10)
     queue.stop()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "made"),
+    [
+        ([], [[1]]),
+        ([Condition.data(STEP)["b"]["c"] >= 0], [[2]]),
+        ([Condition.steps_since_applied() >= 1, Condition.data(STEP)["b"]["c"] >= 0], [[2]]),
+    ],
+)
+def test_a_step_counts_if_it_has_what_a_pattern_shows_or_a_condition_looks_at(
+    client: reverb.Client, conditions: Any, made: Any
+) -> None:
+    writer = client.structured_writer([config(lambda x: x["a"][-2], STEP, conditions=conditions)])
+    for a, c in ((1, None), (2, None), (None, 5), (None, None)):
+        writer.append({"a": a, "b": {"c": c}})
+    writer.end_episode()
+    assert data(client, "table") == made

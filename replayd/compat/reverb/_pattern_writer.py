@@ -102,6 +102,9 @@ class PatternMatcher:
         reach = reach_of(rules)
         used = sorted({window.column for rule in rules for window in rule.windows})
         self._buffers: dict[int, deque[Any]] = {number: deque(maxlen=reach) for number in used}
+        tested = (each.column for rule in rules for each in rule.predicates if each.left == "flat_source_index")
+        self._looked_at = sorted({*used, *tested})
+        """Leaves of which one must have a value in the newest step for anything to be made."""
         self._newest: list[Any] = []
         """Values of the newest step by leaf."""
         self._leaves: int | None = None
@@ -161,7 +164,7 @@ class PatternMatcher:
         return refs
 
     def _apply(self, *, is_end_episode: bool) -> None:
-        if self._step_index < 0 or all(not buffer or buffer[-1] is None for buffer in self._buffers.values()):
+        if self._step_index < 0 or all(self._value(number) is None for number in self._looked_at):
             return
         for applied in self._applied:
             if applied.at == self._step_index:
@@ -188,7 +191,11 @@ class PatternMatcher:
             return int(is_end_episode)
         if predicate.left == "buffer_length":
             return max(map(len, self._buffers.values()))
-        return as_number(self._newest[predicate.column] if predicate.column < len(self._newest) else None)
+        return as_number(self._value(predicate.column))
+
+    def _value(self, column: int) -> Any:
+        """Of the newest step."""
+        return self._newest[column] if column < len(self._newest) else None
 
     def _picked(self, window: Window) -> list[Any] | None:
         """The references that a window shows, None if one of them is not there."""
