@@ -43,9 +43,8 @@ def circumstances(settings: Settings) -> dict[str, Any]:
     }
 
 
-def markdown(settings: Settings, figures: Sequence[Figure]) -> str:
+def markdown(about: dict[str, Any], figures: Sequence[Figure]) -> str:
     """A row for each goal that was measured, under a paragraph that says where and when."""
-    about = circumstances(settings)
     versions = ", ".join(f"{name} {its}" for name, its in about["versions"].items())
     loads = [figure.load for figure in figures] or [0.0]
     rows = [_row(goal, figure) for goal in GOALS if (figure := goal.figure(figures)) is not None]
@@ -61,16 +60,15 @@ def markdown(settings: Settings, figures: Sequence[Figure]) -> str:
     )
 
 
-def write_into(readme: Path, settings: Settings, figures: Sequence[Figure]) -> None:
-    """Put the table where the README has its place."""
+def write_into(readme: Path, table: str) -> None:
+    """Put the table where the README has its place. Raises ClickException if it has none."""
     text = readme.read_text()
     place = re.compile(re.escape(BEGIN) + ".*" + re.escape(END), re.DOTALL)
     if not place.search(text):
         raise click.ClickException(
             f"{readme} has no place for the table: a line {BEGIN.strip()} and later {END.strip()}"
         )
-    table = f"{BEGIN}\n{markdown(settings, figures)}\n\n{END}"
-    readme.write_text(place.sub(lambda _: table, text))
+    readme.write_text(place.sub(lambda _: f"{BEGIN}\n{table}\n\n{END}", text))
 
 
 def _row(goal: Goal, figure: Figure) -> str:

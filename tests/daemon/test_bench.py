@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,8 +81,19 @@ def test_the_table_says_where_it_was_measured_and_what_was_wanted(tmp_path: Path
     assert "beyond 16 B payload" in ended.stderr, "progress is told"
 
 
+def test_the_table_goes_where_the_readme_has_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    report = importlib.import_module("benchmarks.report")
+    readme = tmp_path / "README.md"
+    readme.write_text((ROOT / "README.md").read_text())
+    before, begin, _, end, after = re.split(f"({report.BEGIN}|{report.END})", readme.read_text())
+    for table in ("a table", "another \\1 table"):
+        report.write_into(readme, table)
+        assert readme.read_text() == f"{before}{begin}\n{table}\n\n{end}{after}"
+
+
 def test_peers_that_are_not_installed_are_named_with_the_remedy(tmp_path: Path) -> None:
-    ended = bench("--quick", "--peers", "--dir", str(tmp_path))
+    ended = bench("--quick", "--peers", "--table", "--dir", str(tmp_path))
     assert ended.returncode == 1
     assert "scripts/bench-peers-setup" in ended.stderr
 
@@ -89,3 +103,30 @@ def test_a_worker_that_fails_ends_the_benchmark_with_its_own_words(tmp_path: Pat
     ended = bench("--quick", "--only", "atari", "--dir", str(tmp_path))
     assert ended.returncode == 1
     assert "drive_replayd write_frames ended too early" in ended.stderr
+
+
+def test_the_setup_makes_each_environment_once(tmp_path: Path) -> None:
+    # An interpreter whose `-m venv` makes a pip that only notes what it was asked for: the real ones fetch a gigabyte.
+    python = tmp_path / "python"
+    python.write_text(
+        """#!/bin/bash
+        mkdir -p "${!#}/bin"
+        printf '#!/bin/bash\\necho "$@" >>"%s/asked"\\n' "${!#}" >"${!#}/bin/pip"
+        chmod +x "${!#}/bin/pip"
+        """
+    )
+    python.chmod(0o755)
+    setup = [str(ROOT / "scripts" / "bench-peers-setup"), "--dir", str(tmp_path / "peers")]
+    for _ in range(2):
+        subprocess.run(setup, env={**os.environ, "PYTHON": str(python)}, capture_output=True, timeout=60, check=True)
+    asked = {path.parent.name: path.read_text().splitlines() for path in tmp_path.glob("peers/*/asked")}
+    assert asked.keys() == {"reverb", "echo", "atari"}
+    assert asked["reverb"] == ["install --quiet dm-reverb[tensorflow]==0.14.0"]
+
+
+def test_the_setup_says_how_it_is_used() -> None:
+    ended = subprocess.run(
+        [str(ROOT / "scripts" / "bench-peers-setup"), "--help"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == os.EX_USAGE
+    assert "--dir DIRECTORY" in ended.stderr

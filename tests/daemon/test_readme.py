@@ -35,6 +35,10 @@ def commands() -> list[str]:
 ELSEWHERE = {
     "scripts/demo": ("tests/daemon/test_demo.py", '"scripts/demo"'),
     "scripts/test": (".ci/run", "scripts/test"),
+    "scripts/bench-peers-setup": ("tests/daemon/test_bench.py", '"scripts" / "bench-peers-setup"'),
+    "scripts/bench --peers --table": ("tests/daemon/test_bench.py", '"--peers", "--table"'),
+    "scripts/bench --only cost": ("tests/daemon/test_bench.py", '"--only", workload'),
+    "scripts/bench --quick": ("tests/daemon/test_bench.py", '"--quick"'),
     ". .venv/bin/activate": ("scripts/test", ". .venv/bin/activate"),
     "pip install ./client .": ("scripts/demo", '[*pip, "./client", ".[demo]"]'),
     "pip install ./client": ("scripts/demo", '[*pip, "./client", '),
