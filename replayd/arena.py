@@ -74,7 +74,7 @@ class Arena:
         size = int(sizes[0])
         if size and (sizes == size).all():
             # `take` would copy the whole arena to make it contiguous first.
-            return memoryview(self._pieces(size)[places].view(np.uint8))
+            return self._pieces(size)[places].view(np.uint8).data
         view = memoryview(self._memory)
         return b"".join([view[a:b] for a, b in zip(places.tolist(), (places + sizes).tolist(), strict=True)])
 

@@ -98,7 +98,7 @@ class ChunkStore:
             slots[starts + i] = here
             if i + 1 < longest:
                 more = counts > i + 1
-                starts, counts, here = starts[more], counts[more], self.next[here[more]]
+                starts, counts, here = starts[more], counts[more], self.next[here[more]].astype(np.int64)
         return slots
 
     def widths(self, slots: Int64s) -> Int64s:
@@ -159,7 +159,7 @@ class ChunkStore:
         assert self.bytes_in_use == int(self.nbytes[live].sum()), "bytes in use are not the chunks' bytes"
         self._payloads.validate(self._place[live], self.nbytes[live].astype(np.int64))
         self._layouts.validate(self._layout[live].astype(np.int64), self.widths(live))
-        self.episodes.validate(self.episode[live])
+        self.episodes.validate(self.episode[live].astype(np.int64))
         self.schemas.validate(self.schema[live].astype(np.int64))
 
     def _take(self, n: int) -> Int64s:
@@ -191,7 +191,7 @@ class ChunkStore:
         self._payloads.free(self._place[slots], self.nbytes[slots])
         self._layouts.remove(self._layout[slots], self.widths(slots))
         self.schemas.release(self.schema[slots])
-        self.episodes.leave(self.episode[slots])
+        self.episodes.leave(self.episode[slots].astype(np.int64))
         self._slots.give_back(slots)
 
 

@@ -56,13 +56,13 @@ class Showing:
         self.nbytes += int(self._chunks.nbytes[slots].sum())
         if self._chunks.episodes.capacity > len(self._episode_chunks):
             self._episode_chunks = grown(self._episode_chunks, self._chunks.episodes.capacity)
-        episodes = self._chunks.episode[slots]
+        episodes = self._chunks.episode[slots].astype(np.int64)
         self.episodes += len(distinct(episodes[self._episode_chunks[episodes] == 0]))
         count(self._episode_chunks, episodes, 1)
 
     def _leave(self, slots: Int64s) -> None:
         self.nbytes -= int(self._chunks.nbytes[slots].sum())
-        episodes = self._chunks.episode[slots]
+        episodes = self._chunks.episode[slots].astype(np.int64)
         count(self._episode_chunks, episodes, -1)
         ended = len(distinct(episodes[self._episode_chunks[episodes] == 0]))
         self.episodes -= ended

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,22 @@ class SampledBatch:
             self._windows = ItemWindows(self.shown)
         return self._windows
 
+    def part(self, first: int, end: int) -> SampledBatch:
+        """The items `first` to `end`, over the same chunks."""
+        shown, some = self.shown, slice(first, end)
+        items = replace(
+            shown,
+            keys=shown.keys[some],
+            priorities=shown.priorities[some],
+            times_sampled=shown.times_sampled[some],
+            chunk=shown.chunk[some],
+            chunks=shown.chunks[some],
+            offset=shown.offset[some],
+            length=shown.length[some],
+            template_of=None if shown.template_of is None else shown.template_of[some],
+        )
+        return SampledBatch(items, self.probabilities[some], self.table_sizes[some])
+
     def item(self, index: int) -> tuple[tuple[Path, ...], list[NDArray[Any]]]:
         """The paths and the arrays of item `index`; `Structure.from_paths(paths).rebuild(arrays)` is the trajectory."""
         return self.windows.item(range(len(self))[index])
@@ -69,3 +85,22 @@ class SampledBatch:
         """
         paths, arrays = self.windows.stack()
         return Structure.from_paths(paths).rebuild(arrays)
+
+
+def split(parts: Sequence[SampledBatch], sizes: Sequence[int]) -> list[list[SampledBatch]]:
+    """The items of some replies, in order, as groups of these sizes; what is left over is the last group, if any is."""
+    groups: list[list[SampledBatch]] = []
+    queue = list(reversed(parts))
+    for size in sizes:
+        group: list[SampledBatch] = []
+        while size:
+            part = queue.pop()
+            if len(part) > size:
+                queue.append(part.part(size, len(part)))
+                part = part.part(0, size)
+            group.append(part)
+            size -= len(part)
+        groups.append(group)
+    if queue:
+        groups.append(queue[::-1])
+    return groups

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -23,7 +23,7 @@ from replayd_client.item_core import ItemCore
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool, endpoint_of
 from replayd_client.prefetcher import Plan
-from replayd_client.sampling import SampleBatch, batch_of, sample_batch, samples
+from replayd_client.sampling import SampleBatch, batches_of, sample_batch, samples
 from replayd_client.sender import deadline_after
 from replayd_client.server_info import TableInfo, table_infos
 from replayd_client.signatures import TableDirectory
@@ -266,7 +266,7 @@ class Client:
 
         check_ragged(ragged)
         plan = plan_of(table, batch_size, min_batch_size, prefetch_batches, timeout_ms, max_batches)
-        return self._dataset(plan, lambda parts: batch_of(parts, ragged))
+        return self._dataset(plan, lambda parts, sizes: batches_of(parts, sizes, ragged))
 
     # Managing.
 
@@ -400,7 +400,7 @@ class Client:
             unpack = self._directory.table(table, deadline_after(timeout_ms)).signature is not None
         yield from samples(self._pool, table, count, timeout_ms, emit_timesteps=emit_timesteps, unpack=unpack)
 
-    def _dataset(self, plan: Plan, decode: Callable[[list[SampledBatch]], T]) -> Dataset[T]:
+    def _dataset(self, plan: Plan, decode: Callable[[list[SampledBatch], list[int]], Iterable[T]]) -> Dataset[T]:
         """A dataset that is closed with this client."""
         dataset = Dataset(self._pool, plan, decode)
         self._datasets.add(dataset)

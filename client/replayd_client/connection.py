@@ -153,41 +153,7 @@ class Connection:
         Raises the error that the server answered, ConnectionLostError when there was no session at the deadline, and
         DeadlineExceededError when there was one but no answer.
         """
-        request_id = self.next_id()
-        sent_in, send_at = -1, 0.0
-        put_off: ReplaydError | None = None
-        started = time.monotonic()
-        warn_at = started + WARN_AFTER_S
-        while True:
-            now = time.monotonic()
-            if self._ready and sent_in != self.session and now >= send_at and self.send(encode(request_id)):
-                sent_in = self.session
-            if deadline is None:
-                until = math.inf
-            else:
-                until = deadline + grace_s if self._ready else max(deadline, started + CONNECT_S)
-            if now >= until:
-                raise self._overdue(what, now - started, put_off)
-            if now >= warn_at:
-                if not self._ready:
-                    log.warning("%s: %s", what, self._unreachable_text(now - started))
-                elif on_wait is not None:
-                    on_wait(now - started)
-                warn_at = now + (now - started)
-            until = min(until, warn_at)
-            if sent_in != self.session and send_at > now:
-                until = min(until, send_at)
-            for reply in self.pump(max(until - now, 0.0)):
-                if reply.id != request_id:
-                    continue  # An answer to a request that was given up.
-                if not isinstance(reply, ErrorReply):
-                    if isinstance(reply, HelloReply):
-                        self.hello = reply
-                    return reply
-                if reply.error.code not in ("shutting_down", "loading"):
-                    raise reply.error
-                put_off = reply.error
-                sent_in, send_at = -1, time.monotonic() + PUT_OFF_S
+        return Call(self, what, encode, deadline, grace_s=grace_s, on_wait=on_wait).answer()
 
     def open_session(self, deadline: float | None) -> HelloReply:
         """Return what the server said in `hello`, after waiting for a session if there was none yet."""
@@ -368,6 +334,76 @@ class Connection:
         if self._trouble == _NO_ROUTER:
             return f"no port for clients at {self.address}: {trouble}. Is this the ingest port?"
         return f"no replayd at {self.address}: {trouble}. Is replayd running there, and is this its port for clients?"
+
+
+class Call:
+    """A request on its way: sent when it is made, if there is a session, and again in each new one. See
+    `Connection.call`. One at a time on a connection."""
+
+    __slots__ = ("_connection", "_deadline", "_encode", "_grace_s", "_id", "_on_wait", "_sent_in", "_started", "_what")
+
+    def __init__(
+        self,
+        connection: Connection,
+        what: str,
+        encode: Encoder,
+        deadline: float | None,
+        *,
+        grace_s: float = 0.0,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> None:
+        self._connection = connection
+        self._what = what
+        self._encode = encode
+        self._deadline = deadline
+        self._grace_s = grace_s
+        self._on_wait = on_wait
+        self._id = connection.next_id()
+        self._started = time.monotonic()
+        self._sent_in = -1
+        self._send()
+
+    def answer(self) -> Reply:
+        """Wait for the answer, and return or raise it."""
+        connection, started, deadline = self._connection, self._started, self._deadline
+        send_at = 0.0
+        put_off: ReplaydError | None = None
+        warn_at = started + WARN_AFTER_S
+        while True:
+            now = time.monotonic()
+            if now >= send_at:
+                self._send()
+            if deadline is None:
+                until = math.inf
+            else:
+                until = deadline + self._grace_s if connection.ready else max(deadline, started + CONNECT_S)
+            if now >= until:
+                raise connection._overdue(self._what, now - started, put_off)
+            if now >= warn_at:
+                if not connection.ready:
+                    log.warning("%s: %s", self._what, connection._unreachable_text(now - started))
+                elif self._on_wait is not None:
+                    self._on_wait(now - started)
+                warn_at = now + (now - started)
+            until = min(until, warn_at)
+            if self._sent_in != connection.session and send_at > now:
+                until = min(until, send_at)
+            for reply in connection.pump(max(until - now, 0.0)):
+                if reply.id != self._id:
+                    continue  # An answer to a request that was given up.
+                if not isinstance(reply, ErrorReply):
+                    if isinstance(reply, HelloReply):
+                        connection.hello = reply
+                    return reply
+                if reply.error.code not in ("shutting_down", "loading"):
+                    raise reply.error
+                put_off = reply.error
+                self._sent_in, send_at = -1, time.monotonic() + PUT_OFF_S
+
+    def _send(self) -> None:
+        connection = self._connection
+        if connection.ready and self._sent_in != connection.session and connection.send(self._encode(self._id)):
+            self._sent_in = connection.session
 
 
 def _name_fault(address: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
@@ -33,7 +33,9 @@ class Dataset(Generic[T]):
     ForkedClientError.
     """
 
-    def __init__(self, pool: ConnectionPool, plan: Plan, decode: Callable[[list[SampledBatch]], T]) -> None:
+    def __init__(
+        self, pool: ConnectionPool, plan: Plan, decode: Callable[[list[SampledBatch], list[int]], Iterable[T]]
+    ) -> None:
         def connect() -> InterruptibleConnection:
             with pool.connection():  # Raises ClosedError if the client was closed.
                 return InterruptibleConnection(pool.address, zmq_context())

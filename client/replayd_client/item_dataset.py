@@ -133,7 +133,7 @@ class ItemDataset(ABC):
     def __iter__(self) -> Iterator[ReplaySample]:
         with Client(self._address) as client:
             self._compare_with_signature(client)
-            dataset = client._dataset(self._plan, self._samples)
+            dataset = client._dataset(self._plan, self._results)
             try:
                 yield from chain.from_iterable(dataset)
             finally:
@@ -151,6 +151,11 @@ class ItemDataset(ABC):
     @abstractmethod
     def _elements(self, info: SampleInfo, paths: tuple[Path, ...], arrays: Sequence[NDArray[Any]]) -> Any:
         """The elements that an item becomes."""
+
+    def _results(self, parts: Sequence[SampledBatch], sizes: Sequence[int]) -> Iterator[list[ReplaySample]]:
+        from replayd_client.batches import split
+
+        return map(self._samples, split(parts, sizes))
 
     def _samples(self, parts: Sequence[SampledBatch]) -> list[ReplaySample]:
         """The elements of some replies, made on the thread that draws ahead."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -113,6 +113,36 @@ def batch_of(parts: Sequence[SampledBatch], ragged: Ragged) -> SampleBatch:
     from replayd_client.ragged import joined
 
     return SampleBatch(*joined(parts, ragged))
+
+
+def batches_of(parts: Sequence[SampledBatch], sizes: Sequence[int], ragged: Ragged) -> Iterator[SampleBatch]:
+    """The items of one or several replies, which are as many as all sizes together, as batches of these sizes."""
+    from replayd_client.batches import split
+
+    if len(sizes) > 1 and ragged == "error" and len(parts) == 1:
+        # One decoding for all costs little more than that of one batch: 0.73 ms for 1024 items, 0.58 ms for 256.
+        try:
+            whole = batch_of(parts, ragged)
+        except DataError:
+            pass  # Batches of which each is in order may differ from each other.
+        else:
+            yield from _cut(whole, sizes)
+            return
+    for group in split(parts, sizes):
+        yield batch_of(group, ragged)
+
+
+def _cut(batch: SampleBatch, sizes: Sequence[int]) -> Iterator[SampleBatch]:
+    """Batches whose arrays are parts of this one's."""
+    structure = Structure(batch.data)
+    leaves = structure.leaves(batch.data)
+    words = [getattr(batch.info, field.name) for field in fields(batch.info)]
+    end = 0
+    for size in sizes:
+        some = slice(end, end + size)
+        end += size
+        info = type(batch.info)(*(word[some] for word in words))
+        yield SampleBatch(info, structure.rebuild([leaf[some] for leaf in leaves]))
 
 
 def draw(pool: ConnectionPool, table: str, n: int, min_n: int, timeout_ms: float | None) -> SampledBatch:

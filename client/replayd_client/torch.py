@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.batches import SampledBatch, split
 from replayd_client.client import Client
 from replayd_client.dataset import plan_of
 from replayd_client.prefetcher import DatasetEnd
@@ -22,8 +23,6 @@ from replayd_client.ragged import Ragged, check_ragged, joined
 from replayd_client.sampling import SampleInfo
 
 if TYPE_CHECKING:
-    from replayd_client.batches import SampledBatch
-
     torch: Any
     T = TypeVar("T", covariant=True)
 
@@ -120,8 +119,12 @@ class ReplayDataset(IterableDataset[TensorBatch]):
             self._timeout_ms,
             max_batches,
         )
+
+        def decode(parts: list[SampledBatch], sizes: list[int]) -> Iterator[TensorBatch]:
+            return (tensors(group, self._ragged, pin) for group in split(parts, sizes))
+
         with Client(self._address) as client:
-            dataset = client._dataset(plan, lambda parts: tensors(parts, self._ragged, pin))
+            dataset = client._dataset(plan, decode)
             try:
                 yield from dataset
             finally:

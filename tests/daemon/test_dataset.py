@@ -100,6 +100,46 @@ def test_a_batch_the_table_can_never_grant_whole_comes_as_large_as_it_can(serve:
         next(dataset)
 
 
+def test_small_batches_that_may_be_ahead_are_one_request(serve: Any, client_of: Any) -> None:
+    client = filled(client_of(serve(fifo("t", max_times_sampled=1))), "t", 64)
+    before = client.info()["counters"]["requests"]
+    with client.dataset("t", 4, prefetch_batches=16, max_batches=16) as dataset:
+        batches = [batch.data["x"][:, 0].tolist() for batch in dataset]
+    assert batches == [[*range(start, start + 4)] for start in range(0, 64, 4)]
+    # The session's hello, the sample and this look.
+    assert client.info()["counters"]["requests"] - before <= 4
+
+
+def test_items_beyond_a_whole_batch_are_the_first_of_the_next_one(serve: Any, client_of: Any) -> None:
+    client = filled(client_of(serve(fifo("t", max_times_sampled=1))), "t", 10)
+    with client.dataset("t", 4, prefetch_batches=5) as dataset:
+        batches = [next(dataset).data["x"][:, 0].tolist() for _ in range(2)]
+        filled(client, "t", 2, start=10)
+        batches.append(next(dataset).data["x"][:, 0].tolist())
+    assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_batches_of_one_request_may_differ_in_length_as_those_of_several(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(fifo("t", max_times_sampled=1)))
+    for length in (1, 2, 3):
+        client.insert_batch({"x": np.full((2, length), length)}, {"t": 1.0})
+    with client.dataset("t", 2, prefetch_batches=3, max_batches=3) as dataset:
+        assert [batch.data["x"].tolist() for batch in dataset] == [[[n] * n] * 2 for n in (1, 2, 3)]
+    client.insert_batch({"x": np.full((3, 1), 7)}, {"t": 1.0})
+    client.insert_batch({"x": np.full((1, 2), 8)}, {"t": 1.0})
+    with client.dataset("t", 2, prefetch_batches=3) as dataset, pytest.raises(errors.DataError, match="lengths"):
+        assert next(dataset).data["x"].tolist() == [[7]] * 2
+        next(dataset)
+
+
+def test_padding_reaches_as_far_as_its_own_batch_needs(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(fifo("t", max_times_sampled=1)))
+    for length in (1, 2, 3, 4):
+        client.insert_batch({"x": np.full((1, length), length)}, {"t": 1.0})
+    with client.dataset("t", 2, prefetch_batches=2, max_batches=2, ragged="pad") as dataset:
+        assert [batch.data["x"].tolist() for batch in dataset] == [[[1, 0], [2, 2]], [[3, 3, 3, 0], [4, 4, 4, 4]]]
+
+
 def test_a_batch_larger_than_a_reply_comes_whole(serve: Any, client_of: Any) -> None:
     client = client_of(serve(fifo("t")))
     steps = np.random.default_rng(1).integers(0, 256, (24, 1, 4 << 20), np.uint8)
@@ -234,7 +274,7 @@ def test_errors_of_the_thread_are_raised_in_every_consumer_with_their_type(serve
                 next(dataset)
         assert dataset.ended_by.reason == "error"
 
-    def decode(parts: Any) -> None:
+    def decode(parts: Any, sizes: Any) -> list[None]:
         raise ZeroDivisionError(len(parts[0]))
 
     broken: Dataset[None] = client._dataset(prefetcher.Plan("t", 3, None, 1), decode)
