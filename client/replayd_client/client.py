@@ -252,7 +252,9 @@ class Client:
 
         `batch_size`, `min_batch_size` and `ragged` are `n`, `min_n` and `ragged` of `sample_batch`. At most
         `prefetch_batches` batches are drawn and not yet taken: they count as sampled, and a limiter may let a learner
-        run ahead by no more than that. 0 draws only while somebody waits for a batch.
+        run ahead by no more than that. 0 draws only while somebody waits for a batch. Small batches are drawn several
+        with one request as far as that allows: of batches of 256 items of 400 bytes, 16 instead of 2 ahead halve what
+        an item costs both sides.
 
         Iteration ends after `max_batches`, or when a consumer has waited `timeout_ms` (None: for ever, with a word in
         the log) for a batch that the limiter did not grant; `ended_by` tells which, with the limiter's numbers and who

@@ -121,6 +121,9 @@ class Prefetcher(Generic[T]):
         self._carried: list[SampledBatch] = []
         """Items that were granted beyond the last whole batch, too few for another."""
         self._ahead: Call | None = None
+        self._worthwhile = max(min(plan.prefetch_batches // 2, ITEMS_PER_REQUEST // plan.batch_size), 1)
+        """Batches for which there must be credit before more is asked for: half of what may be ahead, so that small
+        batches are drawn several at a time while the other half is being taken."""
         self._warn_after = WARN_AFTER_S
         _PREFETCHERS.add(self)
 
@@ -240,7 +243,7 @@ class Prefetcher(Generic[T]):
 
     def _wait_for_credit(self) -> None:
         with self._condition:
-            while not self._stopping and self._credit() < 1:
+            while not self._stopping and self._credit() < self._worthwhile:
                 self._condition.wait()
             if self._stopping:
                 raise Interrupted
@@ -306,7 +309,7 @@ class Prefetcher(Generic[T]):
     def _ask_ahead(self) -> None:
         """Send the next request, if there is credit for it beyond what is being decoded."""
         with self._condition:
-            if self._stopping or self._credit() < 1:
+            if self._stopping or self._credit() < self._worthwhile:
                 return
         if not self._is_complete():
             n, least = self._wanted(sum(map(len, self._carried)))
