@@ -19,7 +19,7 @@ from replayd.messages import Int64s, Uint8s
 SLAB_BYTES = 1 << 21
 """What a size class takes at once: a huge page of Linux, which makes a fetch from a random place a third faster."""
 
-RESERVED_BYTES = 1 << 40
+RESERVED_BYTES = 1 << 38
 """Address space, not memory: pages are there once they are written to."""
 
 RECLAIM_BYTES = 32 * SLAB_BYTES
