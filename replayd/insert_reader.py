@@ -7,7 +7,9 @@ length.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,12 +17,13 @@ from replayd.blobs import check_name, parse_schema, parse_template, step_bytes
 from replayd.columns import Schema
 from replayd.errors import BadMessage, BadRequest
 from replayd.header import Frames, Header
-from replayd.limits import BLOBS, CHUNK_NUMBER, CHUNK_ROWS, CHUNKS, ITEMS
+from replayd.limits import BLOBS, CHUNK_NUMBER, CHUNK_ROWS, CHUNKS, ITEMS, SMALL_PAYLOAD_BYTES
 from replayd.messages import (
     BLOB_RECORD,
     CODECS,
     FLAG_DELTA,
     FLAG_SPARSE,
+    Buffer,
     ChunkBatch,
     Int64s,
     ItemBatch,
@@ -123,6 +126,33 @@ def _stops(body: Frames, nbytes: Int64s) -> list[int]:
     if offset != ends[-1]:
         raise BadMessage(f"the body has {offset} bytes, the blobs say {ends[-1]}")
     return stops
+
+
+def cut_large(chunks: ChunkBatch, own: Callable[[memoryview], Buffer]) -> None:
+    """Give each large payload that shares a frame a buffer of its own, which `own` copies it into.
+
+    A sender saves time by packing payloads. Kept as part of its frame a payload would keep all of that alive.
+    """
+    if int(chunks.nbytes.max()) < SMALL_PAYLOAD_BYTES:
+        return
+    body: list[Buffer] = []
+    stops: list[int] = []
+    first = 0
+    for frame, stop in zip(chunks.body, chunks.stops, strict=True):
+        is_large = chunks.nbytes[first:stop] >= SMALL_PAYLOAD_BYTES
+        if len(is_large) == 1 or not is_large.any():
+            body.append(frame)
+            stops.append(stop)
+        else:
+            # Small payloads that follow each other stay together.
+            edges = np.concatenate(([0], np.flatnonzero(is_large[1:] | is_large[:-1]) + 1, [len(is_large)]))
+            cuts = np.concatenate(([0], np.cumsum(chunks.nbytes[first:stop])))[edges].tolist()
+            view = memoryview(frame)
+            pieces = zip(pairwise(cuts), is_large[edges[:-1]].tolist(), strict=True)
+            body += [own(view[start:end]) if large else view[start:end] for (start, end), large in pieces]
+            stops += (first + edges[1:]).tolist()
+        first = stop
+    chunks.body, chunks.stops = body, stops
 
 
 def read_items(header: Header) -> ItemBatch | None:
