@@ -1,12 +1,13 @@
 """Draws: the items a sampler chose, on their way out with the chunks they show.
 
 Owns the layout of a sample reply: each distinct chunk once, a window's chunks side by side, only the columns that are
-shown. Reads items and chunks; changes neither.
+shown. Reads items and chunks; changes neither but for the holds of draws that must wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from replayd.columns import Template
 from replayd.interned import Interned
 from replayd.items import Items
 from replayd.limits import REFERENCES, REPLY_BYTES
-from replayd.messages import FLAG_OMITTED, Buffer, Int64s, Shown, Uint64s
+from replayd.messages import FLAG_OMITTED, Buffer, Float64s, Int64s, Shown, Uint64s
 from replayd.slots import occurrence
 
 
@@ -28,11 +29,12 @@ class Pick:
 
     __slots__ = ("_chunks", "_counts", "_distinct", "_flat", "_held", "_items", "_where", "rows", "slots")
 
-    def __init__(self, items: Items, chunks: ChunkStore, slots: Int64s) -> None:
+    def __init__(self, items: Items, chunks: ChunkStore, slots: Int64s, rows: NDArray[np.void] | None = None) -> None:
+        """`rows`: the items as they were when they stood at `slots`; None: as they stand there now."""
         self.slots = slots
         self._items = items
         self._chunks = chunks
-        self.rows = items.rows(slots)
+        self.rows = items.rows(slots) if rows is None else rows
         self._flat: Int64s = self.rows["chunk"]
         self._counts: Int64s | None = None
         if items.longest > 1:
@@ -70,9 +72,29 @@ class Pick:
 
     def first(self, n: int) -> Pick:
         """The first n of these items."""
-        return self if n >= len(self) else Pick(self._items, self._chunks, self.slots[:n])
+        return self if n >= len(self) else Pick(self._items, self._chunks, self.slots[:n], self.rows[:n])
 
-    def shown(self, templates: Interned[Template], times_sampled: Int64s) -> Shown:
+    def and_then(self, later: Pick) -> Pick:
+        """These items and then those; their slots may have gone to others meanwhile."""
+        slots, rows = np.concatenate((self.slots, later.slots)), np.concatenate((self.rows, later.rows))
+        return Pick(self._items, self._chunks, slots, rows)
+
+    @property
+    def windows(self) -> Int64s:
+        """Slots of the chunks that these items show, one entry for each item and chunk."""
+        return self._flat
+
+    def hold(self, templates: Interned[Template]) -> None:
+        """Hold what these items show, since they may leave."""
+        self._chunks.hold(self._flat)
+        templates.hold_again(self.rows["template"])
+
+    def release(self, templates: Interned[Template]) -> None:
+        """Undo `hold`."""
+        self._chunks.release(self._flat)
+        templates.release(self.rows["template"])
+
+    def shown(self, templates: Interned[Template]) -> Shown:
         """The items with their chunks, each distinct chunk once."""
         chunks, rows = self._chunks, self.rows
         distinct, where, held = self._distinct, self._where, self._held
@@ -92,7 +114,7 @@ class Pick:
         return Shown(
             keys=rows["key"],
             priorities=rows["priority"],
-            times_sampled=times_sampled,
+            times_sampled=rows["times_sampled"],
             chunk=where,
             chunks=self._counts,
             offset=rows["offset"],
@@ -129,6 +151,37 @@ class Pick:
     @property
     def _nbytes(self) -> int:
         return int(self._held["nbytes"].sum())
+
+
+@dataclass(slots=True, eq=False)
+class Draws:
+    """Draws, one entry each, in order: the items as they were at their draws, with these counted."""
+
+    pick: Pick
+    probabilities: Float64s
+    """The chance of each item at its draw."""
+    table_sizes: Int64s
+    """Items in the table at each draw, before any removal it causes."""
+
+    def __len__(self) -> int:
+        return len(self.probabilities)
+
+    def first(self, n: int) -> Draws:
+        """The first n of them."""
+        return self if n >= len(self) else Draws(self.pick.first(n), self.probabilities[:n], self.table_sizes[:n])
+
+    def and_then(self, later: Draws) -> Draws:
+        """These and later ones."""
+        probabilities = np.concatenate((self.probabilities, later.probabilities))
+        sizes = np.concatenate((self.table_sizes, later.table_sizes))
+        return Draws(self.pick.and_then(later.pick), probabilities, sizes)
+
+    def sendable(self) -> Draws:
+        """As many of them as fit into one reply, from the first on; one at least, if there is one."""
+        pick = self.pick.sendable()
+        return (
+            self if pick is self.pick else Draws(pick, self.probabilities[: len(pick)], self.table_sizes[: len(pick)])
+        )
 
 
 def _side_by_side(

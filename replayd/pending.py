@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from replayd.draws import Draws
 from replayd.messages import Float64s, Int64s, Peer, Sampled, Uint64s
 from replayd.streams import Ticket
 
@@ -58,7 +59,14 @@ class PendingSample:
     min_n: int
     since: float
     deadline: float
+    kept: Draws | None = None
+    """Draws that were made for it before items were too few for the rest; what they show is held."""
     answered: bool = False
+
+    @property
+    def drawn(self) -> int:
+        """Draws that are kept for it."""
+        return 0 if self.kept is None else len(self.kept)
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from fractions import Fraction
 
+from replayd.errors import NeverGrantable
 from replayd.limits import DIFF_MAX, MIN_SIZE_MAX, SAMPLES_PER_INSERT_RANGE
 
 BLOCKED_BY_MIN_SIZE = "min_size_to_sample"
@@ -193,6 +194,18 @@ class RateLimiter:
         hair = max(1.0, abs(self.min_diff), float(abs(largest_cursor))) * 1e-12
         band = max(0, math.floor(largest_cursor - Fraction(self.min_diff) + Fraction(hair)))
         return band if draws is None else min(band, draws)
+
+    def check_grant(self, n: int, max_size: int, max_times_sampled: int | None) -> None:
+        """Raises NeverGrantable if a table of these limits can never let n samples pass at once."""
+        largest = self.largest_grant(max_size, max_times_sampled)
+        # Explicit deletes may have lifted the cursor beyond what the configuration alone can reach.
+        if largest is not None and n > largest and self.sampleable(n) < n:
+            raise NeverGrantable(
+                f"table {self._table!r} can never grant {n} samples at once; its limit is {largest}",
+                table=self._table,
+                largest=largest,
+                limiter=self.describe(),
+            )
 
     def describe(self) -> dict[str, int | float]:
         """Configuration, counters, cursor and size. What is unlimited is left out."""

@@ -46,6 +46,7 @@ from replayd.messages import (
     Update,
     Why,
 )
+from replayd.peeking import peek
 from replayd.pending import Applied, Drawn, Outcome, PendingInsert, PendingSample
 from replayd.reports import Counters, report, report_hello
 from replayd.settings import change_settings, settings_of
@@ -169,10 +170,9 @@ class Service:
         self._stopping = True
         error = ShuttingDown("the server is stopping")
         for table in self.tables.values():
-            for request in table.pending_samples:
+            for request in table.give_up_samples():
                 self._answered(request)
                 self.refuse(request.peer, "sample", request.id, error)
-            table.pending_samples.clear()
             for ticket in {id(p.ticket): p.ticket for p in table.pending_inserts}.values():
                 for peer, asked in ticket.askers:
                     self._accounts.close_insert(peer, ticket.nbytes)
@@ -275,7 +275,7 @@ class Service:
 
     def _peek(self, peer: Peer, request: Peek, now: float) -> None:
         table = self._table(request.table)
-        shown, ages_s, missing = table.peek(request.order, request.n, request.keys, now)
+        shown, ages_s, missing = peek(table, request.order, request.n, request.keys, now)
         self._outbox.append((peer, Peeked(request.id, shown, ages_s, missing)))
 
     def _set(self, peer: Peer, request: Set, now: float) -> None:

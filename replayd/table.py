@@ -17,8 +17,7 @@ import numpy as np
 
 from replayd.chunks import ChunkStore
 from replayd.columns import SignatureColumn, Template
-from replayd.draws import Pick
-from replayd.errors import NeverGrantable
+from replayd.draws import Draws, Pick
 from replayd.hooks import Hooks, ItemsView, TableAccess
 from replayd.interned import Interned
 from replayd.items import NOT_FOUND, Items, last_of_each
@@ -27,6 +26,7 @@ from replayd.maximum import Maximum
 from replayd.messages import Float64s, Int64s, Sampled, Shown, Uint64s
 from replayd.pending import Applied, Drawn, Outcome, PendingInsert, PendingSample, Stopwatch
 from replayd.rate_limiters import Queue, RateLimiter, Stack
+from replayd.room import Room
 from replayd.selectors import Fifo, Lifo, Selector, from_description
 from replayd.showing import Showing
 from replayd.table_arguments import check_arguments
@@ -73,9 +73,7 @@ class Table:
         """Of the messages of which items are parked here; their items may share them with other tables."""
         self.paused: frozenset[str] = frozenset()
         """Sides (`insert`, `sample`) that an operator holds back."""
-        self.unique_samples = 0
-        self.evictions = 0
-        self.evicted_unsampled = 0
+        self.unique_samples = self.evictions = self.evicted_unsampled = 0
         self.blocked = {"insert": Stopwatch(), "sample": Stopwatch()}
         rate_limiter.attach(name)
 
@@ -123,6 +121,18 @@ class Table:
         """Whether the limiter would grant n samples now; of max_times_sampled it knows nothing. n < 1: ValueError."""
         return self.limiter.can_sample(n)
 
+    def grantable(self, n: int) -> int:
+        """How many of n samples could pass now: by the limiter, and by the draws that the items can take at most."""
+        passing = self.limiter.sampleable(n)
+        left = self.draws_left
+        return passing if left is None else max(0, min(passing, left))
+
+    @property
+    def draws_left(self) -> int | None:
+        """The most samples that the items here can give before they are too few; None: there is no end to them."""
+        # The last ones that must stay have to keep one draw each.
+        return self._room.left - (self.limiter.min_size_to_sample - 1) if self._room.expires else None
+
     def bind(self, chunks: ChunkStore, templates: Interned[Template], rng: np.random.Generator) -> None:
         """Take the place in a service; a table serves one service in its life."""
         assert not self.is_bound, f"table {self.name!r} already belongs to a server"
@@ -133,10 +143,7 @@ class Table:
         self._largest = Maximum()
         self.hooks = Hooks(TableAccess(self.name, self.items, chunks, templates), self._extensions)
         self._rng = rng
-        # How many draws each slot has left before its item expires, and 1 everywhere for the remover, who wants no item
-        # twice.
-        self._room = np.zeros(self.items.capacity, np.int64)
-        self._once = np.ones(self.items.capacity, np.int64)
+        self._room = Room(self.items, self.max_times_sampled)
 
     @property
     def is_bound(self) -> bool:
@@ -163,15 +170,7 @@ class Table:
 
     def park_sample(self, request: PendingSample) -> None:
         """Raises NeverGrantable when this table can never let so many pass at once."""
-        largest = self.limiter.largest_grant(self.max_size, self.max_times_sampled or None)
-        # Explicit deletes may have lifted the cursor beyond what the configuration alone can reach.
-        if largest is not None and request.min_n > largest and self.limiter.sampleable(request.min_n) < request.min_n:
-            raise NeverGrantable(
-                f"table {self.name!r} can never grant {request.min_n} samples at once; its limit is {largest}",
-                table=self.name,
-                largest=largest,
-                limiter=self.limiter.describe(),
-            )
+        self.limiter.check_grant(request.min_n, self.max_size, self.max_times_sampled or None)
         self.pending_samples.append(request)
 
     def pump(self, now: float) -> list[Outcome]:
@@ -187,8 +186,17 @@ class Table:
         """The deadline of a parked request: what there is if it is first in line, None otherwise."""
         is_first = request is self.pending_samples[0]
         self.pending_samples.remove(request)
-        granted = self.limiter.sampleable(request.n) if is_first and "sample" not in self.paused else 0
-        return self._draw(request, granted, 1) if granted else None
+        wanted = request.n - request.drawn
+        granted = self.limiter.sampleable(wanted) if is_first and "sample" not in self.paused else 0
+        return self._draw(request, granted, 1) if granted or request.drawn else None
+
+    def give_up_samples(self) -> list[PendingSample]:
+        """Forget all parked requests, and the draws kept for them."""
+        given_up = list(self.pending_samples)
+        for request in given_up:
+            self._let_go(request)
+        self.pending_samples.clear()
+        return given_up
 
     def update(self, keys: Uint64s, priorities: Float64s, deletes: Uint64s) -> tuple[int, int, Uint64s]:
         """Delete, then set priorities; (updated, deleted, missing keys)."""
@@ -217,29 +225,15 @@ class Table:
         here = slots != NOT_FOUND
         self._set_priorities(slots[here], priorities[here])
 
-    def peek(self, order: str, n: int, keys: Uint64s, now: float) -> tuple[Shown, Float64s, Uint64s]:
-        """Items with their ages and the keys that are not here; changes and counts nothing.
-
-        By key if there are `keys`, else the first n `oldest`, `newest`, or of `highest` or `lowest` priority (which
-        looks at every item; ties in any order).
-        """
-        missing = keys[:0]
-        if len(keys):
-            slots = self.items.find(keys)
-            missing, slots = keys[slots == NOT_FOUND], slots[slots != NOT_FOUND]
-        elif order in ("oldest", "newest"):
-            slots = self.items.oldest(n) if order == "oldest" else self.items.newest(n)
-        else:
-            live = self.items.in_order()
-            rank = self.items.priority[live] if order == "lowest" else -self.items.priority[live]
-            best = np.argpartition(rank, n)[:n] if n < len(live) else np.arange(len(live))
-            slots = live[best[np.argsort(rank[best], kind="stable")]]
-        pick = Pick(self.items, self._chunks, slots).sendable()
-        return pick.shown(self._templates, pick.rows["times_sampled"]), now - pick.rows["inserted_at"], missing
+    def show(self, slots: Int64s) -> Shown:
+        """Items as they are now, as many from the first on as fit into one reply; nothing is counted."""
+        return Pick(self.items, self._chunks, slots).sendable().shown(self._templates)
 
     def reset(self) -> int:
-        """Remove every item and begin counting anew; parked requests stay."""
+        """Remove every item and begin counting anew; parked requests stay, but not the draws kept for them."""
         removed = self.size
+        for request in self.pending_samples:
+            self._let_go(request)
         if self.hooks.wants("on_reset"):
             self.hooks.call("on_reset")
         if removed:
@@ -248,9 +242,7 @@ class Table:
         self.remover.clear()
         self.limiter.reset()
         self.showing.clear()
-        self.unique_samples = 0
-        self.evictions = 0
-        self.evicted_unsampled = 0
+        self.unique_samples = self.evictions = self.evicted_unsampled = 0
         return removed
 
     def replace_sampler(self, sampler: Selector) -> None:
@@ -266,20 +258,23 @@ class Table:
         live = self.items.in_order()
         if max_times_sampled:
             self._remove(live[self.items.times_sampled[live] >= max_times_sampled])
-            live = self.items.in_order()
-            self._room[live] = max_times_sampled - self.items.times_sampled[live]
+        self._room.change(max_times_sampled)
         self._evict_excess()
 
     def held_chunks(self) -> Int64s:
-        """One entry for each holding of a chunk by an item or a parked insert."""
+        """One entry for each holding of a chunk by an item, a parked insert or a draw that is kept."""
         live = self.items.in_order()
         held = [self._windows(live)]
         held += [self._chunks.windows(p.chunk[p.applied :], p.chunks[p.applied :]) for p in self.pending_inserts]
+        held += [request.kept.pick.windows for request in self.pending_samples if request.kept]
         return np.concatenate(held)
 
     def held_templates(self) -> Int64s:
+        """One entry for each holding of a template, by the same holders."""
         held = [self.items.template[self.items.in_order()].astype(np.int64)]
         held += [p.template[p.applied :] for p in self.pending_inserts]
+        kept = [request.kept for request in self.pending_samples if request.kept]
+        held += [draws.pick.rows["template"].astype(np.int64) for draws in kept]
         return np.concatenate(held)
 
     def validate(self) -> None:
@@ -293,18 +288,16 @@ class Table:
         assert self.pending_items == sum(len(p) for p in self.pending_inserts), "pending items"
         assert self.pending_bytes == sum(p.ticket.nbytes for p in self.pending_inserts), "pending bytes"
         assert all(len(p) for p in self.pending_inserts), "an insert is parked that has nothing left to do"
-        if self.max_times_sampled:
-            times = self.items.times_sampled[live]
-            assert (times < self.max_times_sampled).all(), "an item outlived its samples"
-            assert np.array_equal(self._room[live], self.max_times_sampled - times), "room is not what is left"
+        self._room.validate()
         self.showing.validate(self._windows(live))
         assert self.max_priority == (float(priorities.max()) if len(live) else None), "the largest priority is wrong"
         if self.pending_inserts and "insert" not in self.paused:
             assert not self.limiter.can_insert(1), "an insert waits that may pass"
         if self.pending_samples and "sample" not in self.paused:
             head = self.pending_samples[0]
-            may_shrink = self.max_times_sampled > 0 and head.min_n > 1
-            assert may_shrink or self.limiter.sampleable(head.n) < head.min_n, "a sample waits that may pass"
+            assert self.grantable(head.n - head.drawn) < head.min_n - head.drawn, "a sample waits that may pass"
+        for i, request in enumerate(self.pending_samples):
+            assert request.drawn < (request.min_n if i == 0 else 1), "draws are kept that should be on their way"
 
     # --- pumping ------------------------------------------------------------------------------------------------------
 
@@ -327,13 +320,14 @@ class Table:
         moved = False
         while self.pending_samples and "sample" not in self.paused:
             request = self.pending_samples[0]
-            n = self.limiter.sampleable(request.n)
-            reply = self._draw(request, n, request.min_n) if n >= request.min_n else None
-            if reply is None:
+            n = self.grantable(request.n - request.drawn)
+            if n < request.min_n - request.drawn:
                 break
-            self.pending_samples.popleft()
-            outcomes.append(Drawn(request, reply))
+            reply = self._draw(request, n, request.min_n)
             moved = True
+            if reply is not None:
+                self.pending_samples.popleft()
+                outcomes.append(Drawn(request, reply))
         return moved
 
     def _apply(self, pending: PendingInsert, n: int, now: float) -> None:
@@ -343,22 +337,10 @@ class Table:
         if pending.at_max:
             largest = self.max_priority
             priority = np.where(np.isnan(priority), 1.0 if largest is None else largest, priority)
-        slots = self.items.add(
-            pending.keys[part],
-            priority,
-            pending.chunk[part],
-            pending.chunks[part],
-            pending.offset[part],
-            pending.length[part],
-            pending.template[part],
-            now,
-        )
-        if self.items.capacity > len(self._room):
-            self._room = np.zeros(self.items.capacity, np.int64)
-            live = self.items.in_order()
-            self._room[live] = self.max_times_sampled - self.items.times_sampled[live]
-            self._once = np.ones(self.items.capacity, np.int64)
-        self._room[slots] = self.max_times_sampled
+        views = (pending.chunk, pending.chunks, pending.offset, pending.length, pending.template)
+        chunk, chunks, offset, length, template = (column[part] for column in views)
+        slots = self.items.add(pending.keys[part], priority, chunk, chunks, offset, length, template, now)
+        self._room.enter(slots)
         self.sampler.add(slots, priority)
         self.remover.add(slots, priority)
         self._largest.add(priority)
@@ -373,46 +355,61 @@ class Table:
     def _evict_excess(self) -> None:
         excess = self.size - self.max_size
         if excess > 0:
-            victims, _ = self.remover.draw(excess, self._rng, self._once)
+            victims, _ = self.remover.draw(excess, self._rng, self._room.of_remover)
             self.evictions += excess
             self.evicted_unsampled += int(np.count_nonzero(self.items.times_sampled[victims] == 0))
             self._remove(victims)
 
     def _draw(self, request: PendingSample, n: int, min_n: int) -> Sampled | None:
-        """Draw up to n items, count them, and let those go whose last sample this was.
+        """Draw up to n items for a request; None if there are fewer than `min_n` with those that were kept for it.
 
-        None, and nothing changed, when the removals among these draws would bring the table below min_size_to_sample
-        before `min_n` of them.
+        So it is when items that expire by these draws leave too few for the next. What was drawn stays drawn then and
+        is kept for the request: to draw anew until a batch fits would favour batches that expire few items.
         """
-        limited, size = self.max_times_sampled > 0, self.size
-        slots, probabilities = self.sampler.draw(n, self._rng, self._room if limited else None)
-        # Position of each draw among the draws of the same item, so that each knows how often the item had been drawn.
+        new = self._drawn(n)
+        all = new if request.kept is None else request.kept.and_then(new)
+        draws = all.sendable()
+        new = new.first(len(draws) - request.drawn)
+        reply = None
+        if len(draws) >= min_n or len(draws) < len(all):
+            reply = Sampled(request.id, draws.pick.shown(self._templates), draws.probabilities, draws.table_sizes)
+            self._let_go(request)
+        else:
+            request.kept = draws
+            new.pick.hold(self._templates)
+        self._count(new.pick)
+        return reply
+
+    def _drawn(self, n: int) -> Draws:
+        """Up to n draws: as many as can be made before the removals they cause leave too few items. None is counted."""
+        slots, probabilities = self.sampler.draw(n, self._rng, self._room.of_sampler if self._room.expires else None)
         pick = Pick(self.items, self._chunks, slots)
-        times = pick.rows["times_sampled"] + pick.draws_before() + 1
-        removed_before = np.zeros(len(slots), np.int64)
-        fit = len(slots)
-        if limited:
-            last = times == self.max_times_sampled
-            removed_before[1:] = np.cumsum(last)[:-1]
-            # A removal may leave too few items; the draws behind it have to wait.
-            allowed = size - removed_before >= self.limiter.min_size_to_sample
-            fit = fit if allowed.all() else int(np.argmin(allowed))
-        if fit < min_n:
-            return None
-        pick = pick.first(fit).sendable()
-        fit = len(pick)
-        slots, times = pick.slots, times[:fit]
-        shown = pick.shown(self._templates, times)
+        # Each draw knows how often the item had been drawn with it.
+        pick.rows["times_sampled"] += pick.draws_before() + 1
+        sizes = np.full(len(slots), self.size)
+        if not self._room.expires:
+            return Draws(pick, probabilities, sizes)
+        sizes[1:] -= np.cumsum(pick.rows["times_sampled"] == self.max_times_sampled)[:-1]
+        return Draws(pick, probabilities, sizes).first(int(np.count_nonzero(sizes >= self.limiter.min_size_to_sample)))
+
+    def _count(self, drawn: Pick) -> None:
+        """Count draws, and let those items go whose last one is among them."""
+        slots, times = drawn.slots, drawn.rows["times_sampled"]
         self.unique_samples += int(np.count_nonzero(times == 1))
         # Of repeated slots the last, largest count stays.
         self.items.times_sampled[slots] = times
-        self.limiter.did_sample(fit)
+        self._room.draw(slots, times)
+        self.limiter.did_sample(len(slots))
         if self.hooks.wants("on_sample"):
-            self.hooks.call("on_sample", ItemsView(shown.keys.copy(), shown.priorities.copy(), times.copy()))
-        if limited:
-            self._room[slots] = self.max_times_sampled - times
+            self.hooks.call("on_sample", ItemsView(drawn.rows["key"], drawn.rows["priority"], times))
+        if self._room.expires:
             self._remove(slots[times == self.max_times_sampled])
-        return Sampled(request.id, shown, probabilities[:fit], size - removed_before[:fit])
+
+    def _let_go(self, request: PendingSample) -> None:
+        """Keep no draws for a request any more."""
+        kept, request.kept = request.kept, None
+        if kept is not None:
+            kept.pick.release(self._templates)
 
     def _view(self, slots: Int64s) -> ItemsView:
         return ItemsView(self.items.key[slots], self.items.priority[slots], self.items.times_sampled[slots])
@@ -439,6 +436,7 @@ class Table:
         self._largest.remove(self.items.priority[slots])
         self._chunks.release(windows)
         self._templates.release(self.items.template[slots])
+        self._room.leave(slots)
         self.items.remove(slots)
         self.limiter.did_delete(len(slots))
 

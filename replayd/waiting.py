@@ -38,7 +38,7 @@ def waiting(table: Table, now: float) -> list[dict[str, Any]]:
         )
     if table.pending_samples:
         first = table.pending_samples[0]
-        asked = sum(request.n for request in table.pending_samples)
+        asked = sum(request.n - request.drawn for request in table.pending_samples)
         peers = {request.peer for request in table.pending_samples}
         sides.append(_side(table, "sample", len(table.pending_samples), asked, len(peers), now - first.since))
     return sides
@@ -109,28 +109,12 @@ def _needed(table: Table, side: str, term: str) -> int | None:
         return None
     if side == "insert":
         return table.limiter.samples_needed(1)
-    least = table.pending_samples[0].min_n
-    # It waits, so one insert at least is missing, whatever the draws that were tried hit upon.
+    first = table.pending_samples[0]
+    least = first.min_n - first.drawn
+    # It waits, so one insert at least is missing, however the limiter's numbers are rounded.
     needed = max(1, table.limiter.inserts_needed(least))
-    left = _draws_left(table)
+    left = table.draws_left
     return needed if left is None else max(needed, math.ceil((least - left) / table.max_times_sampled))
-
-
-def _draws_left(table: Table) -> int | None:
-    """The most samples that the items here can give before they are too few; None: no end to them."""
-    if not table.max_times_sampled:
-        return None
-    times = table.items.times_sampled[table.items.in_order()]
-    room = table.max_times_sampled * len(times) - int(times.sum())
-    # The last ones that must stay have to keep one draw each.
-    return room - (table.limiter.min_size_to_sample - 1)
-
-
-def _passing(table: Table, n: int) -> int:
-    """How many of n samples could pass now."""
-    passing = table.limiter.sampleable(n)
-    left = _draws_left(table)
-    return passing if left is None else max(0, min(passing, left))
 
 
 def _explain(table: Table, term: str) -> str:
@@ -147,9 +131,11 @@ def _explain(table: Table, term: str) -> str:
         return "an earlier request waits in front of it"
     if not table.pending_samples:
         return "fewer can pass now than it asks for at least; writers must insert"
-    least = table.pending_samples[0].min_n
-    passing = min(_passing(table, least), least - 1)
-    return f"{passing} can pass now, the first request asks for at least {least}; writers must insert"
+    first = table.pending_samples[0]
+    return (
+        f"{table.grantable(first.n - first.drawn)} can pass now, the first request asks for at least "
+        f"{first.min_n - first.drawn}; writers must insert"
+    )
 
 
 def _verdict(table: Table, sides: list[dict[str, Any]]) -> tuple[str, str]:
@@ -161,7 +147,7 @@ def _verdict(table: Table, sides: list[dict[str, Any]]) -> tuple[str, str]:
     if len(sides) == 2:
         inserts, samples = sides
         first = table.pending_samples[0]
-        granted = min(_passing(table, first.n), first.min_n - 1)
+        granted = table.grantable(first.n - first.drawn)
         if granted:
             needs = _count(inserts["needs_samples"], "sample"), _count(samples["needs_inserts"], "insert")
             return "deadlock", (

@@ -23,6 +23,8 @@ class NaiveSample:
     n: int
     min_n: int
     deadline: float
+    kept: list[NaiveItem] = field(default_factory=list)
+    """Drawn for it before items were too few for the rest."""
 
 
 @dataclass
@@ -80,13 +82,23 @@ class NaiveTable:
                 applied.append(ticket)
                 moved = True
             while self.pending_samples and "sample" not in self.paused and self.head_may_pass():
-                request = self.pending_samples.popleft()
-                served.append((request.id, self.draw(request.n)))
+                request = self.pending_samples[0]
+                request.kept += self.draw(request.n - len(request.kept))
+                if len(request.kept) >= request.min_n:
+                    self.pending_samples.popleft()
+                    served.append((request.id, request.kept))
                 moved = True
         return applied, served
 
     def head_may_pass(self) -> bool:
-        return self.grant(self.pending_samples[0].n) >= self.pending_samples[0].min_n
+        """By the limiter as if no item expired, and by the draws that the items can take at most."""
+        request = self.pending_samples[0]
+        needed = request.min_n - len(request.kept)
+        size = self.inserts - self.deletes
+        if size < self.min_size or self.inserts * self.spi - self.samples - needed < self.min_diff:
+            return False
+        room = sum(self.max_times_sampled - item.times_sampled for item in self.items)
+        return not self.max_times_sampled or room - (self.min_size - 1) >= needed
 
     def insert(self, item: NaiveItem) -> None:
         self.clock += 1
@@ -140,4 +152,6 @@ class NaiveTable:
         removed = len(self.items)
         self.items.clear()
         self.inserts = self.samples = self.deletes = 0
+        for request in self.pending_samples:
+            request.kept.clear()
         return removed

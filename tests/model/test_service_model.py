@@ -164,7 +164,7 @@ class ServiceMachine(RuleBasedStateMachine):
             assert reply.fields["duplicate"]
             assert reply.fields.get("first_key") == stream.last_key
 
-    @rule(name=st.sampled_from(["a", "b"]), n=st.integers(1, 6), min_n=st.integers(1, 3), wait=st.sampled_from([0, 5]))
+    @rule(name=st.sampled_from(["a", "b"]), n=st.integers(1, 6), min_n=st.integers(1, 6), wait=st.sampled_from([0, 5]))
     def sample(self, name: str, n: int, min_n: int, wait: int) -> None:
         request = Sample(self._id(), name, n, min(min_n, n), float(wait))
         self.service.handle("learner", "sample", request, self.now)
@@ -375,7 +375,9 @@ class ServiceMachine(RuleBasedStateMachine):
     def _expire_one(self, table: NaiveTable, request: NaiveSample, replies: dict[int, Any]) -> None:
         first = table.pending_samples[0] is request
         table.pending_samples.remove(request)
-        drawn = table.draw(request.n) if first and "sample" not in table.paused else []
+        drawn = request.kept
+        if first and "sample" not in table.paused:
+            drawn += table.draw(request.n - len(drawn))
         reply = replies.pop(request.id)
         if drawn:
             self._compare_draw(reply, drawn)
