@@ -167,3 +167,15 @@ def test_no_more_steps_are_kept_than_cut_steps_need(client: reverb.Client) -> No
         writer.append({"b": step})
     assert writer._writer._writer._core.log.keep_rows == 2 * 3
     writer.close()
+
+
+def test_an_open_step_that_no_flush_waits_for_stays_one_row(client: reverb.Client) -> None:
+    writer = client.trajectory_writer(3)
+    for step in range(10):
+        writer.append({"a": step}, partial_step=True)
+        writer.create_item("table", 1.0, writer.history["a"][-1:])
+        writer.flush(block_until_num_items=5)
+        writer.append({"b": step})
+        writer.flush()
+    assert writer._writer._writer._core.log.keep_rows == 3
+    writer.close()
