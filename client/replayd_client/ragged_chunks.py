@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.chunk import PACKED_PAYLOAD_BYTES
 from replayd_client.codecs import ColumnCodec, encode_chunk
 from replayd_client.columns import Schema
+from replayd_client.equal_chunks import OWN_FRAME_BYTES
 from replayd_client.messages import BLOB_RECORD, Buffer
 
 Ints = NDArray[np.int64]
@@ -36,7 +36,7 @@ class RaggedChunks:
     def body(self, first: int, end: int) -> list[Buffer]:
         """The payloads of chunks `first` to `end`, as frames: small ones share one (protocol §4.3)."""
         low, high = int(self.ends[first]), int(self.ends[end])
-        if high - low < PACKED_PAYLOAD_BYTES * (end - first):
+        if high - low < OWN_FRAME_BYTES * (end - first):
             return [self._body[low:high]]
         ends = self.ends[first : end + 1].tolist()
         return [self._body[start:stop] for start, stop in pairwise(ends)]
