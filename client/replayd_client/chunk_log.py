@@ -140,7 +140,7 @@ class ChunkLog:
                     raise DataError("a step needs at least one value") from None
                 buffer.append(leaves, partial=True)
                 self.presence.lack(self.rows, [number for number, leaf in enumerate(leaves) if leaf is None])
-            self._count_row()
+            self.rows += 1
         self._appended(buffer, partial_step)
 
     def append_named(self, cells: Mapping[Path, Any], partial_step: bool) -> None:
@@ -158,7 +158,7 @@ class ChunkLog:
         assert not self.step_is_open, "an empty step is a step of its own"
         self._buffer.append([None] * len(self.column_of), partial=True)
         self.presence.lack(self.rows, range(len(self.column_of)))
-        self._count_row()
+        self.rows += 1
         self._appended(self._buffer, partial_step)
 
     def close_step(self) -> None:
@@ -299,12 +299,10 @@ class ChunkLog:
 
     # Helpers, in the order of their callers.
 
-    def _count_row(self) -> None:
-        self.rows += 1
-        if self.rows - self.keep_rows > self.oldest_row:
-            self.oldest_row = self.rows - self.keep_rows
-
     def _appended(self, buffer: RowBuffer, partial_step: bool) -> None:
+        oldest = self.rows - self.keep_rows
+        if oldest > self.oldest_row:
+            self.oldest_row = oldest
         self.step_is_open = partial_step
         if not partial_step and buffer.length >= buffer.capacity:
             self.cut()

@@ -1,7 +1,6 @@
 """What a trajectory writer remembers, as lists do: histories of columns, and picks from them that make a trajectory.
 
-A pick is a column and the numbers of its rows; no data is touched. `Windows` turns picks into the window and the
-template of an item. Pure; knows of the writer only its `ChunkLog`.
+A pick is a column and the numbers of its rows; no data is touched. Pure; knows of the writer only its `ChunkLog`.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, repeat
+from types import NoneType
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -19,7 +18,6 @@ from replayd_client.chunk_log import ChunkLog
 from replayd_client.columns import Column
 from replayd_client.errors import DataError
 from replayd_client.structure import Path, path_text
-from replayd_client.templates import OutputColumn, Part, Run, Template, runs_of
 
 
 @dataclass(slots=True)
@@ -31,6 +29,12 @@ class CellReference:
     row: int
 
 
+Rows = range | tuple[int, ...]
+Pick = tuple[int | tuple[int, ...], bool, Rows]
+"""Which cells: their column, or the column of each one; whether they are squeezed; and their rows, counted from the row
+behind the newest one there was. The same pick of every step is equal so, and what follows from it is found out once."""
+
+
 class TrajectoryColumn:
     """Cells in any order, with repeats and gaps: [T, *shape], or [*shape] if squeezed.
 
@@ -39,7 +43,12 @@ class TrajectoryColumn:
     missing or expired cell, and for more than one cell with `squeeze`.
     """
 
-    __slots__ = ("_column", "_columns", "_first", "_last", "_log", "_rows", "is_squeezed", "path")
+    __slots__ = ("_end", "_log", "_pick", "path")
+
+    _end: int
+    _log: ChunkLog
+    _pick: Pick
+    path: Path | None
 
     def __init__(
         self,
@@ -56,17 +65,15 @@ class TrajectoryColumn:
             raise DataError("a column of a trajectory may not contain None: a step lacks the column")
         if squeeze and len(found) != 1:
             raise DataError(f"{len(found)} cells cannot be squeezed, only one")
-        self._log = found[0].log
-        if any(cell.log is not self._log for cell in found):
+        self._log = log = found[0].log
+        if any(cell.log is not log for cell in found):
             raise DataError("the cells of a column of a trajectory must come from one writer")
-        self._column = found[0].column
-        columns = [cell.column for cell in found]
-        self._columns = None if columns.count(self._column) == len(columns) else columns
-        self._rows: Sequence[int] = [cell.row for cell in found]
-        self._first, self._last = min(self._rows), max(self._rows)
-        self.is_squeezed = squeeze
+        self._end = log.rows
         self.path = path
-        if self._columns is not None:
+        columns = tuple(cell.column for cell in found)
+        is_joined = columns.count(columns[0]) != len(columns)
+        self._pick = (columns if is_joined else columns[0], squeeze, tuple(cell.row - log.rows for cell in found))
+        if is_joined:
             _check_alike([self._spec_of(column) for column in dict.fromkeys(columns)])
         self.check()
 
@@ -75,90 +82,85 @@ class TrajectoryColumn:
         """These rows of a column, of which each must be kept and present."""
         made = cls.__new__(cls)
         made._log = log
-        made._column = column
-        made._columns = None
-        made._rows = rows
-        made.is_squeezed = squeeze
+        made._end = log.rows
+        made._pick = (column, squeeze, shifted(rows, -log.rows))
         made.path = path
-        if type(rows) is range:
-            made._first, made._last = (rows[0], rows[-1]) if rows.step > 0 else (rows[-1], rows[0])
-        else:
-            made._first, made._last = min(rows), max(rows)
-        if made._first < log.presence.dense_from or made._first < log.oldest_row:
+        first = log.rows + bounds(made._pick[2])[0]
+        if first < log.presence.dense_from or first < log.oldest_row:
             made.check()
         return made
 
     def check(self) -> None:
         """Raises DataError for a cell that has expired or that its step lacks."""
-        log = self._log
-        if self._first < log.oldest_row:
-            path = self._spec_of(self._columns[self._rows.index(self._first)] if self._columns else self._column).path
-            step = self._first - log.history_start
+        log, (_, _, rows) = self._log, self._pick
+        first = bounds(rows)[0]
+        if self._end + first < log.oldest_row:
+            path = self._spec_of(self._columns[rows.index(first)]).path
+            step = self._end + first - log.history_start
             raise DataError(
                 f"{path_text(path)}: step {step} has expired, only the last {log.rows - log.oldest_row} steps are kept "
                 f"(num_keep_alive_refs is {log.keep_rows})",
                 detail={"fault": "expired", "path": path, "step": step},
             )
-        for column, row in zip(self._columns or repeat(self._column), self._rows, strict=False):
-            if not log.presence.is_present(column, row):
-                raise _lacking(log, self._spec_of(column).path, row)
+        for column, row in zip(self._columns, rows, strict=True):
+            if not log.presence.is_present(column, self._end + row):
+                raise _lacking(log, self._spec_of(column).path, self._end + row)
+
+    @property
+    def is_squeezed(self) -> bool:
+        """Whether it is a single cell without an axis of steps."""
+        return self._pick[1]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(T, *shape of a cell), or the shape of a cell if squeezed."""
-        shape = self._spec_of(self._column).shape
-        return shape if self.is_squeezed else (len(self._rows), *shape)
+        shape = self._spec_of(self._columns[0]).shape
+        return shape if self.is_squeezed else (len(self), *shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of every cell: a column has one dtype in all its steps."""
-        return self._spec_of(self._column).dtype
+        return self._spec_of(self._columns[0]).dtype
 
     def numpy(self) -> NDArray[Any]:
         """A copy of the data. Raises DataError if a cell has expired."""
         self.check()
-        rows = np.array(self._rows, np.int64)
-        if self._columns is None:
-            return self._log.values(self._column, rows).reshape(self.shape)
-        columns = np.array(self._columns)
+        column, _, relative = self._pick
+        rows = np.array(relative, np.int64) + self._end
+        if not isinstance(column, tuple):
+            return self._log.values(column, rows).reshape(self.shape)
+        columns = np.array(column)
         out = np.empty(self.shape, self.dtype)
-        for column in set(self._columns):
-            where = columns == column
-            out[where] = self._log.values(column, rows[where])
+        for number in set(column):
+            where = columns == number
+            out[where] = self._log.values(number, rows[where])
         return out
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._pick[2])
 
     def __iter__(self) -> Iterator[CellReference]:
-        columns = self._columns or repeat(self._column)
-        return (CellReference(self._log, column, row) for column, row in zip(columns, self._rows, strict=False))
+        cells = zip(self._columns, self._pick[2], strict=True)
+        return (CellReference(self._log, column, self._end + row) for column, row in cells)
 
     def __getitem__(self, index: Any) -> TrajectoryColumn:
-        if self._columns is not None:
-            cells = list(self)
-            places, squeeze = picked(range(len(cells)), index)
-            return TrajectoryColumn([cells[place] for place in places], squeeze=squeeze, path=self.path)
-        rows, squeeze = picked(self._rows, index)
-        if not rows:
-            raise DataError("a column of a trajectory needs at least one cell")
-        return TrajectoryColumn.of(self._log, self._column, rows, squeeze, self.path or ())
+        cells = list(self)
+        places, squeeze = picked(range(len(cells)), index)
+        return TrajectoryColumn([cells[place] for place in places], squeeze=squeeze, path=self.path)
 
     def __repr__(self) -> str:
-        names = [path_text(self._spec_of(column).path) for column in dict.fromkeys(self._columns or [self._column])]
+        names = [path_text(self._spec_of(column).path) for column in dict.fromkeys(self._columns)]
         return f"<TrajectoryColumn {', '.join(names)}: {self.dtype.name}{list(self.shape)}>"
+
+    @property
+    def _columns(self) -> tuple[int, ...]:
+        """Of each cell."""
+        column, _, rows = self._pick
+        return column if isinstance(column, tuple) else (column,) * len(rows)
 
     def _spec_of(self, column: int) -> Column:
         assert self._log.schema is not None, "a cell has a column"
         return self._log.schema.columns[column]
-
-    def _parts(self, first: int, last: int) -> tuple[Part, ...]:
-        """How a template says it, for a window of these rows."""
-        if self._columns is None:
-            return ((self._column, _runs(self._rows, first, last)),)
-        rows = np.array(self._rows, np.int64) - first
-        starts = [0, *(np.flatnonzero(np.diff(self._columns)) + 1).tolist(), len(rows)]
-        return tuple((self._columns[low], tuple(runs_of(rows[low:high]))) for low, high in pairwise(starts))
 
 
 class ColumnHistory:
@@ -168,28 +170,37 @@ class ColumnHistory:
     `num_keep_alive_refs` steps are kept; a pick of an older one raises DataError, which is a ValueError.
     """
 
-    __slots__ = ("_log", "path")
+    __slots__ = ("_known", "_log", "path")
+
+    KNOWN = 256
 
     def __init__(self, log: ChunkLog, path: Path) -> None:
         self._log = log
         self.path = path
+        # Picks that count from the newest step, by index, and the first row of each.
+        self._known: dict[Any, tuple[Pick, int]] = {}
 
     def __len__(self) -> int:
         return self._log.rows - self._log.history_start
 
     def __getitem__(self, index: Any) -> TrajectoryColumn:
-        log = self._log
-        rows: Sequence[int] = range(log.history_start, log.rows)
-        if type(index) is slice:
-            rows, squeeze = rows[index], False
-        else:
-            rows, squeeze = picked(rows, index)
-        if not rows:
-            raise DataError(f"{path_text(self.path)}[{_index_text(index)}] picks no step of {len(self)}")
-        column = log.column_of.get(self.path)
-        if column is None:
-            raise _lacking(log, self.path, rows[0])
-        return TrajectoryColumn.of(log, column, rows, squeeze, self.path)
+        # A known pick is as good wherever its cells are kept and present.
+        try:
+            known = self._known.get((index.start, index.stop, index.step) if type(index) is slice else index)
+        except TypeError:
+            known = None  # A list, say.
+        if known is not None:
+            log = self._log
+            end = log.rows
+            first = end + known[1]
+            if first >= log.oldest_row and first >= log.presence.dense_from:
+                made = _new(TrajectoryColumn)
+                made._log = log
+                made._end = end
+                made._pick = known[0]
+                made.path = self.path
+                return made
+        return self._picked(index)
 
     def __iter__(self) -> Iterator[CellReference | None]:
         return (self.cell(row) for row in range(self._log.history_start, self._log.rows))
@@ -207,6 +218,25 @@ class ColumnHistory:
             f"<ColumnHistory {path_text(self.path)}: {len(self)} steps, {self._log.rows - self._log.oldest_row} kept>"
         )
 
+    def _picked(self, index: Any) -> TrajectoryColumn:
+        log = self._log
+        rows, squeeze = picked(range(log.history_start, log.rows), index)
+        if not rows:
+            raise DataError(f"{path_text(self.path)}[{_index_text(index)}] picks no step of {len(self)}")
+        column = log.column_of.get(self.path)
+        if column is None:
+            raise _lacking(log, self.path, rows[0])
+        made = TrajectoryColumn.of(log, column, rows, squeeze, self.path)
+        key = _key_from_end(index, len(self))
+        if key is not None:
+            if len(self._known) >= self.KNOWN:
+                self._known.clear()
+            self._known[key] = made._pick, bounds(made._pick[2])[0]
+        return made
+
+
+_new = object.__new__
+
 
 def _check_alike(columns: Sequence[Column]) -> None:
     """Raises DataError unless the cells of these columns may stand in one."""
@@ -218,10 +248,16 @@ def _check_alike(columns: Sequence[Column]) -> None:
 def newest_cells(log: ChunkLog, columns: Sequence[ColumnHistory]) -> list[CellReference | None]:
     """The reference of each column's newest cell, None where the newest step has none."""
     row = log.rows - 1
-    numbers = log.column_of
-    if len(columns) == len(numbers) and log.presence.is_complete(row):
-        return [CellReference(log, numbers[column.path], row) for column in columns]
-    return [column.cell(row) for column in columns]
+    if len(columns) != len(log.column_of) or not log.presence.is_complete(row):
+        return [column.cell(row) for column in columns]
+    cells: list[CellReference | None] = []
+    for column in columns:
+        cell = _new(CellReference)
+        cell.log = log
+        cell.column = log.column_of[column.path]
+        cell.row = row
+        cells.append(cell)
+    return cells
 
 
 def picked(rows: Sequence[int], index: Any) -> tuple[Sequence[int], bool]:
@@ -236,6 +272,34 @@ def picked(rows: Sequence[int], index: Any) -> tuple[Sequence[int], bool]:
             raise TypeError(f"an array index has one axis of integers, not {index.dtype.name}{list(index.shape)}")
         return [rows[_integer(entry)] for entry in index], False
     return [rows[_integer(index)]], True
+
+
+def _key_from_end(index: Any, length: int) -> Any:
+    """What tells an index from others that picks the same rows, counted from the end, of this history and of all that
+    are longer; None for another one."""
+    if type(index) is int:
+        return index if index < 0 else None
+    if type(index) is not slice or any(type(part) not in (int, NoneType) for part in (index.start, index.stop)):
+        return None
+    key = (index.start, index.stop, index.step)
+    # Going forward a slice begins, and going back it ends, with the oldest step unless it says another.
+    oldest = index.start if index.step is None or index.step > 0 else index.stop
+    is_from_end = oldest is not None and all(part is None or -length <= part < 0 for part in key[:2])
+    return key if is_from_end else None
+
+
+def shifted(rows: Sequence[int], by: int) -> Rows:
+    """The rows, each with a number larger by this."""
+    if isinstance(rows, range):
+        return range(rows.start + by, rows.stop + by, rows.step)
+    return tuple([row + by for row in rows])
+
+
+def bounds(rows: Rows) -> tuple[int, int]:
+    """The first and the last row, whatever their order."""
+    if isinstance(rows, range):
+        return (rows[0], rows[-1]) if rows.step > 0 else (rows[-1], rows[0])
+    return min(rows), max(rows)
 
 
 def _integer(index: SupportsIndex) -> int:
@@ -259,103 +323,3 @@ def _lacking(log: ChunkLog, path: Path, row: int) -> DataError:
     return DataError(
         f"{path_text(path)}: step {step} lacks this column", detail={"fault": "lacking", "path": path, "step": step}
     )
-
-
-Shown = tuple[tuple[Path, str, tuple[int, ...]], ...]
-"""Path, dtype and shape, rows first, of each column of a trajectory, as signatures have them."""
-
-
-@dataclass(slots=True)
-class Window:
-    """Where an item lies in its writer's rows, and how it shows them."""
-
-    first_row: int
-    last_row: int
-    template: bytes
-    shown: Shown
-
-
-class Windows:
-    """Makes windows of picks; remembers those it has made, of which a run has few that differ but in their place."""
-
-    __slots__ = ("_known", "_log")
-
-    KNOWN = 1024
-
-    def __init__(self, log: ChunkLog) -> None:
-        self._log = log
-        self._known: dict[Any, tuple[bytes, Shown]] = {}
-
-    def of(self, paths: tuple[Path, ...], columns: Sequence[TrajectoryColumn]) -> Window:
-        """The window of a trajectory: from its oldest to its newest cell. Raises DataError if cells have expired or are
-        another writer's."""
-        log = self._log
-        if not columns:
-            raise DataError("a trajectory needs at least one column")
-        first, last = log.rows, -1
-        for column in columns:
-            if column._log is not log:
-                raise DataError("a trajectory holds cells of another writer")
-            if column._first < first:
-                first = column._first
-            if column._last > last:
-                last = column._last
-        if first < log.oldest_row:
-            for column in columns:
-                column.check()
-        key = (paths, len(log.column_of), *[_place(column, first) for column in columns])
-        known = self._known.get(key)
-        if known is None:
-            known = self._described(paths, columns, first, last)
-            if len(self._known) >= self.KNOWN:
-                self._known.clear()
-            self._known[key] = known
-        return Window(first, last, *known)
-
-    def all_columns(self, first: int, last: int) -> Window:
-        """The window of rows `first` to `last` with every column. Raises DataError if one of them lacks one."""
-        log = self._log
-        rows = range(first, last + 1)
-        if first < log.presence.dense_from:
-            for path, column in log.column_of.items():
-                TrajectoryColumn.of(log, column, rows, False, path)
-        key = (len(rows), len(log.column_of))
-        known = self._known.get(key)
-        if known is None:
-            columns = [TrajectoryColumn.of(log, column, rows, False, path) for path, column in log.column_of.items()]
-            known = self._known[key] = self._described(list(log.column_of), columns, first, last)
-        return Window(first, last, *known)
-
-    def _described(
-        self, paths: Sequence[Path], columns: Sequence[TrajectoryColumn], first: int, last: int
-    ) -> tuple[bytes, Shown]:
-        log = self._log
-        outputs = tuple(
-            (path, column.is_squeezed, column._parts(first, last)) for path, column in zip(paths, columns, strict=True)
-        )
-        shown = tuple(
-            (path, log.dtype_names[column._column], column.shape) for path, column in zip(paths, columns, strict=True)
-        )
-        # Later columns are not in these rows' chunks yet, or nothing is there; then this is not all that they have.
-        if outputs == tuple((path, False, ((number, ()),)) for path, number in log.column_of.items()):
-            return b"", shown
-        return Template(tuple(OutputColumn(*output) for output in outputs)).encode(), shown
-
-
-def _place(column: TrajectoryColumn, first: int) -> tuple[Any, ...]:
-    """What tells a pick from others, wherever its window lies."""
-    rows = column._rows
-    if isinstance(rows, range):
-        return column._column, column.is_squeezed, rows.start - first, len(rows), rows.step
-    columns = column._column if column._columns is None else tuple(column._columns)
-    return columns, column.is_squeezed, tuple([row - first for row in rows])
-
-
-def _runs(rows: Sequence[int], first: int, last: int) -> tuple[Run, ...]:
-    """Runs of rows relative to the window; none for the whole window."""
-    if isinstance(rows, range):
-        if rows[0] == first and rows[-1] == last and (rows.step == 1 or first == last):
-            return ()
-        return ((rows[0] - first, len(rows), rows.step if len(rows) > 1 else 1),)
-    runs = tuple(runs_of(np.array(rows, np.int64) - first))
-    return () if runs == ((0, last - first + 1, 1),) else runs

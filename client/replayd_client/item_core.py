@@ -9,12 +9,12 @@ from typing import Any, Literal
 from replayd_client.chunk_log import MESSAGE_ITEMS, ChunkLog
 from replayd_client.codecs import WriterCodec
 from replayd_client.errors import DataError
-from replayd_client.history import Window
 from replayd_client.item_handle import ItemHandle
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import deadline_after
 from replayd_client.signatures import TableDirectory, checked_priority
+from replayd_client.windows import Window
 from replayd_client.writer_core import WriterCore, open_step_error
 
 
@@ -43,15 +43,13 @@ class ItemCore(WriterCore):
         self._validate_items = validate_items
         super().__init__(pool, pacer, self.log, max_in_flight_items=max_in_flight_items, timeout_ms=timeout_ms)
 
-    def create_item(self, table: str, priority: Any, window: Callable[..., Window], *arguments: Any) -> ItemHandle:
-        """An item of the window that `window` makes of the arguments."""
-        value = checked_priority(priority)
-        return self.call("create_item", lambda: self.add_item(table, value, window(*arguments)))
+    def create_item(self, table: str, priority: Any, window: Window) -> ItemHandle:
+        return self.call("create_item", self.add_item, table, checked_priority(priority), window)
 
     def add_item(self, table: str, priority: float, window: Window) -> ItemHandle:
         """Inside a call: an item of this window. Raises SignatureError and UnknownTableError, if items are checked."""
-        if self._validate_items:
-            self._directory.check(table, window.shown, deadline_after(self._timeout_ms))
+        if self._validate_items and not self._directory.is_known_to_fit(table, window.shape.shown):
+            self._directory.check(table, window.shape.shown, deadline_after(self._timeout_ms))
         handle = ItemHandle(table, self.wait_for)
         self.log.add_item(handle, priority, window.first_row, window.last_row, window.template, time.monotonic())
         return handle

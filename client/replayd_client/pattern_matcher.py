@@ -16,9 +16,10 @@ import numpy as np
 
 from replayd_client.chunk_log import ChunkLog
 from replayd_client.errors import DataError
-from replayd_client.history import Shown, TrajectoryColumn, Window, Windows
+from replayd_client.history import TrajectoryColumn
 from replayd_client.structure import Path, Structure, flatten, path_text
 from replayd_client.structured import Config, TdErrorPriority
+from replayd_client.windows import Window, Windows, WindowShape
 
 log = logging.getLogger("replayd_client")
 
@@ -201,11 +202,10 @@ class PatternMatcher:
         if first < own.oldest_row or not self._all_present(config, first, end):
             return None
         if state.width != len(own.column_of):
-            window = self._windows.of(config.structure.paths, _columns(config, own, end))
+            state.shape = self._windows.of(config.structure.paths, _columns(config, own, end)).shape
             state.width = len(own.column_of)
-            state.first, state.last = window.first_row - end, window.last_row - end
-            state.template, state.shown = window.template, window.shown
-        window = Window(end + state.first, end + state.last, state.template, state.shown)
+        assert state.shape is not None, "it is known for as many columns as there are"
+        window = Window(end, state.shape)
         if isinstance(config.priority, TdErrorPriority):
             place = next(place for place, node in enumerate(config.nodes) if node.path == config.priority.path)
             errors = _columns(config, own, end)[place].numpy()
@@ -240,14 +240,10 @@ def _columns(config: Config, log: ChunkLog, end: int) -> list[TrajectoryColumn]:
 class _State:
     """A config, when it was last looked at and applied, and what its windows have in common.
 
-    Steps are counted from 1 over all episodes. A window is known for a number of columns, and lies relative to the row
-    behind the newest one.
+    Steps are counted from 1 over all episodes. The shape of its windows is known for a number of columns.
     """
 
-    __slots__ = (
-        *("applied_at", "config", "counted_at", "first", "last", "reach", "shown", "steps_since_applied"),
-        *("template", "width"),
-    )
+    __slots__ = ("applied_at", "config", "counted_at", "reach", "shape", "steps_since_applied", "width")
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -256,7 +252,4 @@ class _State:
         self.counted_at = 0
         self.applied_at = 0
         self.width = 0
-        self.first = 0
-        self.last = 0
-        self.template = b""
-        self.shown: Shown = ()
+        self.shape: WindowShape | None = None

@@ -16,6 +16,9 @@ from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, array_text, l
 from replayd_client.errors import DataError
 from replayd_client.structure import path_text
 
+MAX_VIEWS = 1024
+"""Rows of a buffer, at most, of which views are kept: some 100 bytes each."""
+
 
 class RowBuffer:
     """Rows of a schema's columns in preallocated arrays: what a writer fills step by step until it cuts a chunk.
@@ -25,7 +28,7 @@ class RowBuffer:
     """
 
     __slots__ = (
-        *("_array_checks", "_arrays", "_checks", "_int_checks", "_is_sparse", "_present", "_types"),
+        *("_array_checks", "_arrays", "_checks", "_int_checks", "_is_sparse", "_places", "_present", "_types"),
         *("capacity", "length", "schema"),
     )
 
@@ -36,6 +39,7 @@ class RowBuffer:
         self.capacity = capacity
         self.length = 0
         self._arrays = [np.empty((capacity, *column.shape), column.dtype) for column in schema.columns]
+        self._places = [_places(array) for array in self._arrays]
         self._checks = [_leaf_check(column) for column in schema.columns]
         self._present = np.ones((len(schema.columns), capacity), np.bool_)
         self._is_sparse = False
@@ -62,8 +66,11 @@ class RowBuffer:
             self._fill(row, values)
             self._is_sparse = self._is_sparse or not self._present[:, row].all()
         else:
-            for array, value in zip(self._arrays, values):  # noqa: B905 - the lengths were compared, and this is hot
-                array[row] = value
+            for (places, is_array), value in zip(self._places, values):  # noqa: B905 - compared, and this is hot
+                if is_array:
+                    places[row][...] = value
+                else:
+                    places[row] = value
         self.length = row + 1
 
     def amend(self, leaves: Sequence[Any]) -> None:
@@ -91,6 +98,7 @@ class RowBuffer:
         assert schema.extends(self.schema), "a later schema begins with the columns of the earlier one"
         added = schema.columns[len(self.schema.columns) :]
         self._arrays += [np.empty((self.capacity, *column.shape), column.dtype) for column in added]
+        self._places += [_places(array) for array in self._arrays[len(self._places) :]]
         self._checks += [_leaf_check(column) for column in added]
         present = np.ones((len(added), self.capacity), np.bool_)
         present[:, : self.length] = False
@@ -125,7 +133,11 @@ class RowBuffer:
             leaf = leaves[number]
             if leaf.dtype is not dtype or leaf.shape != shape:
                 return False
-        return not self._int_checks or all(low <= leaves[number] <= high for number, low, high in self._int_checks)
+        # A loop: `all` of a generator takes four times as long.
+        for number, low, high in self._int_checks:  # noqa: SIM110
+            if not low <= leaves[number] <= high:
+                return False
+        return True
 
     def _checked(self, leaves: Sequence[Any], partial: bool) -> Sequence[Any]:
         """Values which can be assigned without failing. Nothing is written before all of them are known to be."""
@@ -162,6 +174,16 @@ class RowBuffer:
             if value is not None:
                 self._arrays[number][row] = value
                 self._present[number, row] = True
+
+
+def _places(array: NDArray[Any]) -> tuple[Any, bool]:
+    """What takes the values of its rows by number, and whether those are arrays.
+
+    Views of the rows are made once, as far as that is not many: numpy takes longer to make one than to fill it (setting
+    five columns, two of them small arrays, 2.2 µs without and 0.9 µs with them).
+    """
+    is_array = array.ndim > 1
+    return (list(array) if is_array and len(array) <= MAX_VIEWS else array), is_array
 
 
 _LeafCheck = tuple[np.dtype[Any], tuple[int, ...], frozenset[type], int, int]

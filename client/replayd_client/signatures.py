@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from replayd_client.errors import DataError, PriorityError, SignatureError, UnknownTableError
-from replayd_client.history import Shown
 from replayd_client.messages import AT_MAX, PRIORITY_MAX, HelloReply, TableDescription
 from replayd_client.pool import ConnectionPool
 from replayd_client.structure import Path, path_text
+from replayd_client.windows import Shown
 from replayd_client.wire import encode_hello
 
 KNOWN_FITS = 4096
@@ -64,10 +64,13 @@ class TableDirectory:
                 )
         return found
 
+    def is_known_to_fit(self, name: str, shown: Shown) -> bool:
+        """Whether `check` has found so."""
+        return (name, shown) in self._fits
+
     def check(self, name: str, shown: Shown, deadline: float | None) -> None:
         """Raises SignatureError unless such a trajectory fits the table, and UnknownTableError."""
-        key = (name, shown)
-        if key in self._fits:
+        if self.is_known_to_fit(name, shown):
             return
         description = self.table(name, deadline)
         if description.signature is not None:
@@ -75,7 +78,7 @@ class TableDirectory:
         with self._lock:
             if len(self._fits) >= KNOWN_FITS:
                 self._fits.clear()
-            self._fits.add(key)
+            self._fits.add((name, shown))
 
     def forget(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""

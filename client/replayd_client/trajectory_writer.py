@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from replayd_client.errors import DataError
-from replayd_client.history import ColumnHistory, TrajectoryColumn, Windows, newest_cells
+from replayd_client.history import ColumnHistory, TrajectoryColumn, newest_cells
 from replayd_client.item_core import ItemCore
 from replayd_client.item_handle import ItemHandle
 from replayd_client.steps import Steps
 from replayd_client.structure import Path, Structure, path_text
+from replayd_client.windows import Windows
 from replayd_client.writer_life import WriterLife
 
 
@@ -78,19 +80,9 @@ class TrajectoryWriter(WriterLife):
             self._trajectory = Structure(trajectory)
             columns = self._trajectory.leaves(trajectory)
         paths = self._trajectory.paths
-        for path, leaf in zip(paths, columns):  # noqa: B905 - leaves come in the order of the paths, and this is hot
-            if not isinstance(leaf, TrajectoryColumn):
-                hint = ""
-                if isinstance(leaf, ColumnHistory):
-                    hint = (
-                        "; if a list was appended, each of its values is a column of its own: "
-                        "wrap lists in numpy.array to have one column"
-                    )
-                raise TypeError(
-                    f"{path_text(path)}: a trajectory is made of TrajectoryColumn (index the history), "
-                    f"not {type(leaf).__name__}{hint}"
-                )
-        return self._core.create_item(table, priority, self._windows.of, paths, columns)
+        if {*map(type, columns)} != {TrajectoryColumn}:
+            _check_columns(paths, columns)
+        return self._core.create_item(table, priority, self._windows.of(paths, columns))
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: float | Literal["own"] | None = "own") -> None:
         """Send what there is and wait until at most so many items are not acknowledged.
@@ -133,3 +125,19 @@ class TrajectoryWriter(WriterLife):
             self._columns = [ColumnHistory(self._core.log, path) for path in structure.paths]
             self._history = structure.rebuild(self._columns)
         return structure
+
+
+def _check_columns(paths: Sequence[Path], leaves: Sequence[Any]) -> None:
+    """Raises TypeError for a leaf that is no TrajectoryColumn."""
+    for path, leaf in zip(paths, leaves, strict=True):
+        if not isinstance(leaf, TrajectoryColumn):
+            hint = ""
+            if isinstance(leaf, ColumnHistory):
+                hint = (
+                    "; if a list was appended, each of its values is a column of its own: "
+                    "wrap lists in numpy.array to have one column"
+                )
+            raise TypeError(
+                f"{path_text(path)}: a trajectory is made of TrajectoryColumn (index the history), "
+                f"not {type(leaf).__name__}{hint}"
+            )

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from replayd_client.columns import MAX_CHUNK_ROWS, Schema
 from replayd_client.errors import DataError
-from replayd_client.history import Shown
 from replayd_client.patterns import nodes_of
 from replayd_client.signatures import checked_priority
 from replayd_client.structure import Path, path_text
 from replayd_client.templates import OutputColumn, Template
+from replayd_client.windows import Shown
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -7,11 +7,11 @@ from typing import Any, Literal
 import numpy as np
 
 from replayd_client.errors import DataError
-from replayd_client.history import Windows
 from replayd_client.item_core import ItemCore
 from replayd_client.item_handle import ItemHandle
 from replayd_client.steps import Steps
 from replayd_client.structure import Structure, path_text
+from replayd_client.windows import Windows
 from replayd_client.writer_life import WriterLife
 
 
@@ -63,7 +63,7 @@ class Writer(WriterLife):
                 f"(max_sequence_length is {steps.keep_rows})"
             )
         last = steps.rows - 1
-        return self._core.create_item(table, priority, self._windows.all_columns, last - num_timesteps + 1, last)
+        return self._core.create_item(table, priority, self._windows.all_columns(last - num_timesteps + 1, last))
 
     def flush(self, timeout_ms: float | Literal["own"] | None = "own") -> None:
         """Send what there is and wait until it is acknowledged, as long as the writer's own `timeout_ms` says unless

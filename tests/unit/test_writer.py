@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from replayd_client.chunk_log import ChunkLog
 from replayd_client.errors import DataError
-from replayd_client.history import ColumnHistory, TrajectoryColumn, Windows
+from replayd_client.history import ColumnHistory, TrajectoryColumn
 from replayd_client.item_handle import ItemHandle
 from replayd_client.steps import Steps
-from replayd_client.structure import flatten
+from replayd_client.structure import Path, flatten
+from replayd_client.windows import Windows
 from tests.unit.message_store import Store
 
 
@@ -27,11 +28,15 @@ class Pen:
         self.windows = Windows(self.log)
         self.store = Store()
         self.handles: list[ItemHandle] = []
+        self._histories: dict[Path, ColumnHistory] = {}
 
     @property
     def history(self) -> Any:
-        assert self.steps.structure is not None
-        return self.steps.structure.rebuild([ColumnHistory(self.log, path) for path in self.steps.structure.paths])
+        structure = self.steps.structure
+        assert structure is not None
+        # The same ones all along, as a writer has them.
+        histories = [self._histories.setdefault(path, ColumnHistory(self.log, path)) for path in structure.paths]
+        return structure.rebuild(histories)
 
     def append(self, data: Any, partial_step: bool = False) -> None:
         self.steps.append(data, partial_step)
@@ -76,11 +81,7 @@ INDICES = st.one_of(
 )
 
 
-@given(st.integers(1, 9), st.integers(1, 12), INDICES)
-def test_a_history_is_indexed_as_a_list_is(steps: int, keep: int, index: Any) -> None:
-    pen = Pen(keep)
-    for number in range(steps):
-        pen.append(step(number))
+def check_index(pen: Pen, steps: int, keep: int, index: Any) -> None:
     numbers = list(range(steps))
     try:
         if isinstance(index, (list, np.ndarray)):
@@ -100,6 +101,50 @@ def test_a_history_is_indexed_as_a_list_is(steps: int, keep: int, index: Any) ->
     assert column.numpy().tolist() == expected
     assert column.is_squeezed == isinstance(expected, int)
     assert pen.history["b"][index].numpy().shape == (*column.shape, 2, 3)
+
+
+@given(st.integers(1, 9), st.integers(1, 12), INDICES)
+def test_a_history_is_indexed_as_a_list_is(steps: int, keep: int, index: Any) -> None:
+    pen = Pen(keep)
+    for number in range(steps):
+        pen.append(step(number))
+    check_index(pen, steps, keep, index)
+
+
+@given(st.integers(1, 6), st.lists(st.sampled_from(["step", "lacks", "episode"]), max_size=12), INDICES)
+def test_an_index_is_as_good_at_every_step(keep: int, actions: list[str], index: Any) -> None:
+    pen = Pen(keep)
+    pen.append(step(0))
+    steps, lacking = 1, -keep
+    for action in actions:
+        if action == "episode":
+            pen.log.end_episode(clear=True)
+            steps, lacking = 0, -keep
+        else:
+            lacking = steps if action == "lacks" else lacking
+            pen.append({"a": np.int32(steps), "b": None} if action == "lacks" else step(steps))
+            steps += 1
+        if lacking < steps - keep:
+            check_index(pen, steps, keep, index)
+        else:
+            # A step that is kept lacks "b": it may be picked where it is not among the rows.
+            for name, rows in (("a", range(steps)), ("b", [row for row in range(steps) if row != lacking])):
+                try:
+                    shown = pen.history[name][index].numpy()
+                except (DataError, IndexError):
+                    continue
+                wanted = np.arange(steps)[index]
+                assert set(np.atleast_1d(wanted).tolist()) <= set(rows)
+                np.testing.assert_array_equal(shown.reshape(*wanted.shape, -1)[..., 0], wanted)
+
+
+@pytest.mark.parametrize("make", [np.array, np.int64], ids=["unhashable", "hashable"])
+def test_a_bound_of_a_slice_may_be_any_integer(make: Any) -> None:
+    pen = Pen(4)
+    for number in range(6):
+        pen.append(step(number))
+        if number:
+            assert pen.history["a"][make(-2) :].numpy().tolist() == [number - 1, number]
 
 
 @pytest.mark.parametrize("index", ["0", 1.0, None, np.array([[0]]), np.array([0.5])])

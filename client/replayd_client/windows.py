@@ -1,0 +1,159 @@
+"""Windows of a writer's rows that items show: what a nest of picks comes to, found out once for all that are alike.
+
+Pure; knows of the writer only its `ChunkLog`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from replayd_client.chunk_log import ChunkLog
+from replayd_client.errors import DataError
+from replayd_client.history import Pick, Rows, TrajectoryColumn, bounds, shifted
+from replayd_client.structure import Path
+from replayd_client.templates import OutputColumn, Part, Run, Template, runs_of
+
+Shown = tuple[tuple[Path, str, tuple[int, ...]], ...]
+"""Path, dtype and shape, rows first, of each column of a trajectory, as signatures have them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowShape:
+    """What windows of equal picks have in common, wherever they lie; rows count from the row behind the newest one."""
+
+    first: int
+    last: int
+    template: bytes
+    shown: Shown
+    paths: Sequence[Path]
+    """Of the trajectory."""
+
+
+@dataclass(slots=True)
+class Window:
+    """Where an item lies in its writer's rows, and how it shows them."""
+
+    end: int
+    """The row that the shape counts from."""
+    shape: WindowShape
+
+    @property
+    def first_row(self) -> int:
+        return self.end + self.shape.first
+
+    @property
+    def last_row(self) -> int:
+        return self.end + self.shape.last
+
+    @property
+    def template(self) -> bytes:
+        return self.shape.template
+
+
+class Windows:
+    """Makes windows of picks; remembers the shapes of those it has made, of which a run has few."""
+
+    __slots__ = ("_known", "_log", "_width")
+
+    KNOWN = 1024
+
+    def __init__(self, log: ChunkLog) -> None:
+        self._log = log
+        self._width = 0
+        self._known: dict[Any, WindowShape] = {}
+
+    def of(self, paths: tuple[Path, ...], columns: Sequence[TrajectoryColumn]) -> Window:
+        """The window of a trajectory: from its oldest to its newest cell. Raises DataError if cells have expired or are
+        another writer's."""
+        log = self._log
+        if not columns:
+            raise DataError("a trajectory needs at least one column")
+        end = columns[0]._end
+        # The paths are told by identity, for which their hash takes too long: a shape keeps its own alive.
+        key: Any = [id(paths)]
+        for column in columns:
+            if column._end != end or column._log is not log:
+                return self.of(paths, [self._moved(column) for column in columns])
+            key.append(column._pick)
+        key = tuple(key)
+        known = self._known.get(key) if self._width == len(log.column_of) else None
+        if known is None:
+            known = self._remember(key, paths, [column._pick for column in columns])
+        if end + known.first < log.oldest_row:
+            for column in columns:
+                column.check()
+        return Window(end, known)
+
+    def all_columns(self, first: int, last: int) -> Window:
+        """The window of rows `first` to `last` with every column. Raises DataError if one of them lacks one."""
+        log = self._log
+        if first < log.presence.dense_from:
+            for path, column in log.column_of.items():
+                TrajectoryColumn.of(log, column, range(first, last + 1), False, path)
+        rows = last + 1 - first
+        known = self._known.get(rows) if self._width == len(log.column_of) else None
+        if known is None:
+            picks: list[Pick] = [(column, False, range(-rows, 0)) for column in log.column_of.values()]
+            known = self._remember(rows, list(log.column_of), picks)
+        return Window(last + 1, known)
+
+    def _moved(self, column: TrajectoryColumn) -> TrajectoryColumn:
+        """The same cells, counted from the row behind the newest one of now."""
+        log = self._log
+        if column._log is not log:
+            raise DataError("a trajectory holds cells of another writer")
+        moved = TrajectoryColumn.__new__(TrajectoryColumn)
+        number, squeeze, rows = column._pick
+        moved._log, moved._end, moved.path = log, log.rows, column.path
+        moved._pick = (number, squeeze, shifted(rows, column._end - log.rows))
+        return moved
+
+    def _remember(self, key: Any, paths: Sequence[Path], picks: Sequence[Pick]) -> WindowShape:
+        if len(self._known) >= self.KNOWN or self._width != len(self._log.column_of):
+            # What is all columns, and so needs no template, is not so any more once there is another one.
+            self._known.clear()
+            self._width = len(self._log.column_of)
+        shape = self._known[key] = self._described(paths, picks)
+        return shape
+
+    def _described(self, paths: Sequence[Path], picks: Sequence[Pick]) -> WindowShape:
+        log = self._log
+        assert log.schema is not None, "a cell has a column"
+        limits = [bounds(rows) for _, _, rows in picks]
+        first, last = min(low for low, _ in limits), max(high for _, high in limits)
+        outputs, shown = [], []
+        for path, pick in zip(paths, picks, strict=True):
+            number, squeeze, rows = pick
+            outputs.append((path, squeeze, _parts(pick, first, last)))
+            column = log.schema.columns[number[0] if isinstance(number, tuple) else number]
+            shown.append((path, column.dtype.name, column.shape if squeeze else (len(rows), *column.shape)))
+        template = b""
+        # Later columns are not in these rows' chunks yet, or nothing is there; then this is not all that they have.
+        if outputs != [(path, False, ((number, ()),)) for path, number in log.column_of.items()]:
+            template = Template(tuple(OutputColumn(*output) for output in outputs)).encode()
+        return WindowShape(first, last, template, tuple(shown), paths)
+
+
+def _parts(pick: Pick, first: int, last: int) -> tuple[Part, ...]:
+    """How a template says it, for a window of these rows."""
+    columns, _, rows = pick
+    if not isinstance(columns, tuple):
+        return ((columns, _runs(rows, first, last)),)
+    places = np.array(rows, np.int64) - first
+    starts = [0, *(np.flatnonzero(np.diff(columns)) + 1).tolist(), len(rows)]
+    return tuple((columns[low], tuple(runs_of(places[low:high]))) for low, high in pairwise(starts))
+
+
+def _runs(rows: Rows, first: int, last: int) -> tuple[Run, ...]:
+    """Runs of rows relative to the window; none for the whole window."""
+    if isinstance(rows, range):
+        if rows[0] == first and rows[-1] == last and (rows.step == 1 or first == last):
+            return ()
+        return ((rows[0] - first, len(rows), rows.step if len(rows) > 1 else 1),)
+    runs = tuple(runs_of(np.array(rows, np.int64) - first))
+    return () if runs == ((0, last - first + 1, 1),) else runs
