@@ -8,21 +8,23 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.contest import Settings, contest, single
-from benchmarks.figures import Figure
+from benchmarks.figures import OURS, Figure
 from benchmarks.systems import Served, bare_zmq, replayd, reverb
 
 TABLE, RANKED = "bench", "ranked"
-CALL_BYTES, CALL_ITEMS = 8_000_000, 40_000
-"""Of one call of insert_batch, at most: several messages, for the call returns when the last one is acknowledged."""
+FILLING = "filling an empty table"
 ENVIRONMENTS = 64
 """Whose step is a small call."""
+CALL_BYTES = 8_000_000
+"""Of a large call: several messages, since it returns when the last is acknowledged, but no more than caches hold."""
 BATCH = 256
 ITEMS_A_CALL = 2000
 """Asked for by one call of the peer's Python client."""
 
 
 def call_items(payload: int) -> int:
-    return max(min(CALL_BYTES // payload, CALL_ITEMS), 1)
+    """Items of a large call of insert_batch."""
+    return max(CALL_BYTES // payload, ENVIRONMENTS)
 
 
 def inserts(settings: Settings) -> Iterator[Figure]:
@@ -33,7 +35,8 @@ def inserts(settings: Settings) -> Iterator[Figure]:
             ours = stack.enter_context(replayd(settings, [f"{TABLE},max_size={full}"]))
             theirs = stack.enter_context(reverb(settings, {"name": TABLE, "max_size": full}))
             for served in filter(None, (ours, theirs)):
-                yield _fill(served, TABLE, payload, full)
+                rate = _fill(served, TABLE, payload, full)
+                yield single("insert", FILLING, rate, "items/s", system=served.system, payload=payload)
             for clients in settings.clients:
                 steps: dict[str, Any] = {"clients": clients, "table": TABLE, "payload": payload}
                 sides = [
@@ -83,9 +86,11 @@ def samples(settings: Settings) -> Iterator[Figure]:
                 yield from contest(settings, "sample", sides, payload=payload, clients=clients)
 
 
-def _fill(served: Served, table: str, payload: int, full: int) -> Figure:
-    """A full table, and how fast it became so."""
-    more = {"batch": call_items(payload)} if served.driver == "drive_replayd" else {}
-    role = "insert_batch" if served.driver == "drive_replayd" else "write_steps"
-    rate = served.once(role, table=table, payload=payload, fill=full, **more)["fill_per_s"]
-    return single("insert", "filling an empty table", rate, "items/s", system=served.system, payload=payload)
+def _fill(served: Served, table: str, payload: int, full: int) -> float:
+    """Let a client fill the table: items a second."""
+    fill: dict[str, Any] = {"table": table, "payload": payload, "fill": full}
+    if served.system == OURS:
+        done = served.once("insert_batch", **fill, batch=call_items(payload))
+    else:
+        done = served.once("write_steps", **fill)
+    return float(done["fill_per_s"])
