@@ -111,7 +111,12 @@ def test_a_history_is_indexed_as_a_list_is(steps: int, keep: int, index: Any) ->
     check_index(pen, steps, keep, index)
 
 
-@given(st.integers(1, 6), st.lists(st.sampled_from(["step", "lacks", "episode"]), max_size=12), INDICES)
+FROM_END = st.none() | st.integers(-4, -1)
+SLICES_FROM_END = st.builds(slice, FROM_END, FROM_END, st.sampled_from([None, None, 2, -1, -2]))
+ACTIONS = st.lists(st.sampled_from(["step", "step", "lacks", "episode"]), max_size=12)
+
+
+@given(st.integers(1, 6), ACTIONS, SLICES_FROM_END | st.integers(-4, -1) | INDICES)
 def test_an_index_is_as_good_at_every_step(keep: int, actions: list[str], index: Any) -> None:
     pen = Pen(keep)
     pen.append(step(0))
@@ -130,9 +135,10 @@ def test_an_index_is_as_good_at_every_step(keep: int, actions: list[str], index:
             # A step that is kept lacks "b": it may be picked where it is not among the rows.
             for name, rows in (("a", range(steps)), ("b", [row for row in range(steps) if row != lacking])):
                 try:
-                    shown = pen.history[name][index].numpy()
+                    column = pen.history[name][index]
                 except (DataError, IndexError):
                     continue
+                shown = column.numpy()
                 wanted = np.arange(steps)[index]
                 assert set(np.atleast_1d(wanted).tolist()) <= set(rows)
                 np.testing.assert_array_equal(shown.reshape(*wanted.shape, -1)[..., 0], wanted)
