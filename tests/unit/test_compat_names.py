@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 
 from replayd.compat import reverb
-from replayd.compat.reverb import pybind
+from replayd.compat.reverb import pybind, structured_writer
+from replayd.compat.reverb._signatures import packed, unpacked
 from replayd.compat.reverb.client import Client
 from replayd.compat.reverb.platform import checkpointers_lib
 from replayd.compat.reverb.replay_sample import ReplaySample, SampleInfo
@@ -187,6 +189,29 @@ def test_a_dataset_tells_what_its_elements_are() -> None:
     assert spec.data == {"a": (reverb.TensorSpec((None,), np.int64), reverb.TensorSpec((2, 3), "string"))}
     assert spec.info.key == reverb.TensorSpec((), np.uint64)
     assert spec.info.times_sampled == reverb.TensorSpec((), np.int32)
+
+
+class ForeignSpec:
+    """The spec of a TensorFlow that is not here."""
+
+    def __init__(self, shape: Any, dtype: Any, name: str | None = None) -> None:
+        self.shape, self.dtype, self.name = shape, dtype, name
+
+
+def test_specs_are_tensorflows_where_the_program_has_imported_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = types.ModuleType("tensorflow")
+    foreign.TensorSpec = ForeignSpec  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tensorflow", foreign)
+    dataset = TrajectoryDataset("localhost:1", "table", {"a": np.int64}, {"a": (None, 2)}, 1)
+    spec = dataset.element_spec
+    step = structured_writer.create_reference_step(None)
+    inferred = structured_writer.infer_signature(
+        [structured_writer.create_config(step[-2:], "table")], np.zeros(3, np.int8)
+    )
+    travelled = unpacked(packed({"table": reverb.TensorSpec((None,), np.int64)}))["table"]
+    for made, shape in ((spec.data["a"], (None, 2)), (spec.info.key, ()), (inferred, (2, 3)), (travelled, (None,))):
+        assert isinstance(made, ForeignSpec)
+        assert made.shape == shape
 
 
 def test_checkpointers_say_where_checkpoints_would_be(tmp_path: Path) -> None:

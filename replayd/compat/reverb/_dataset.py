@@ -25,7 +25,7 @@ from replayd.compat.reverb._trajectories import WirePath, columns_of, squeezed_o
 from replayd.compat.reverb._values import numpy_dtype
 from replayd.compat.reverb.errors import DeadlineExceededError, translated
 from replayd.compat.reverb.replay_sample import ReplaySample, SampleInfo, numpy_info
-from replayd.compat.reverb.reverb_types import TensorSpec, shape_of, shapes_fit, sizes_of, spec_text
+from replayd.compat.reverb.reverb_types import TensorSpec, shape_of, shapes_fit, sizes_of, spec_of, spec_text
 from replayd_client import Client as ReplaydClient
 from replayd_client import TrajectoryDataset as ReplaydDataset
 from replayd_client.batches import SampledBatch
@@ -139,9 +139,9 @@ class ReverbDataset(Elements):
 
     @property
     def element_spec(self) -> ReplaySample:
-        """A ReplaySample of TensorSpec."""
-        info = SampleInfo(*(TensorSpec((), dtype) for dtype in SampleInfo.tf_dtypes()))
-        return ReplaySample(info, self._spec)
+        """A ReplaySample of TensorSpec, as `tf.data.Dataset.from_generator` takes it where TensorFlow was imported."""
+        info = SampleInfo(*(spec_of((), dtype) for dtype in SampleInfo.tf_dtypes()))
+        return ReplaySample(info, map_structure(lambda spec: spec_of(spec.shape, spec.dtype), self._spec))
 
     def __iter__(self) -> Iterator[ReplaySample]:
         directory = Directory(ReplaydClient(self._server_address))

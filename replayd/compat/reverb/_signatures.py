@@ -15,7 +15,7 @@ import numpy as np
 
 from replayd.compat.reverb._nests import Path, flatten_with_path, is_nested
 from replayd.compat.reverb._values import STRING, numpy_dtype, shape_text, tf_name
-from replayd.compat.reverb.reverb_types import TensorSpec, shape_of, shapes_fit
+from replayd.compat.reverb.reverb_types import shape_of, shapes_fit, spec_of
 
 
 class ShownColumn(NamedTuple):
@@ -55,7 +55,7 @@ def packed(signatures: Mapping[str, Any]) -> bytes:
 
 
 def unpacked(text: bytes) -> dict[str, Any]:
-    """What `packed` was given, with TensorSpec for the specs. Raises ValueError for any other text."""
+    """What `packed` was given, with a TensorSpec for each spec. Raises ValueError for any other text."""
     try:
         return {table: _unpack(node, ()) for table, node in json.loads(text).items()}
     except (AttributeError, KeyError, TypeError, RecursionError) as error:
@@ -117,7 +117,7 @@ def _unpack(node: Any, path: tuple[str, ...]) -> Any:
     if kind == "spec":
         # The path is part of the name, as the incumbent has it.
         name = "/".join((*path, *([node["name"]] if node["name"] else []))) or None
-        return TensorSpec(None if node["shape"] is None else tuple(node["shape"]), node["dtype"], name)
+        return spec_of(None if node["shape"] is None else tuple(node["shape"]), node["dtype"], name)
     if kind == "dict":
         return {key: _unpack(child, (*path, str(key))) for key, child in node["of"]}
     names = node["fields"] if kind == "namedtuple" else range(len(node["of"]))

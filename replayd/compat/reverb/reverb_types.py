@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import index
@@ -77,6 +78,12 @@ class TensorSpec:
         name = "" if self.name is None else f", name={self.name!r}"
         dtype = "string" if self.dtype == STRING else self.dtype.name
         return f"TensorSpec(shape={self.shape}, dtype={dtype}{name})"
+
+
+def spec_of(shape: Any, dtype: Any, name: str | None = None) -> Any:
+    """A TensorSpec to hand out: TensorFlow's if the program has imported that, since it expects its own then."""
+    kind = getattr(sys.modules.get("tensorflow"), "TensorSpec", TensorSpec)
+    return kind(shape, dtype, name)
 
 
 def shape_of(spec: Any) -> tuple[int | None, ...] | None:

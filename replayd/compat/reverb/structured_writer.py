@@ -22,7 +22,7 @@ from replayd.compat.reverb._patterns import (
     td_error,
     unpack_pattern,
 )
-from replayd.compat.reverb.reverb_types import TensorSpec, shape_of, shapes_fit
+from replayd.compat.reverb.reverb_types import shape_of, shapes_fit, spec_of
 
 __all__ = [
     "Condition",
@@ -91,7 +91,4 @@ def _merged(path: Path, nodes: Sequence[PatternNode], specs: Sequence[Any]) -> A
         if len(ranks) > 1 or shape is None or any(not shapes_fit(other[1:], shape[1:]) for other in shapes):
             raise ValueError(f"Configs produce trajectories with incompatible shapes at {path}. Got {shapes}.")
         shape = (None, *shape[1:])
-    name = "/".join(map(str, path))
-    # Of the kind of those that were given, if that is one: whoever has TensorFlow expects its own.
-    kind = type(specs[windows[0].column])
-    return (kind if kind.__name__ == "TensorSpec" else TensorSpec)(shape, dtypes[0], name)
+    return spec_of(shape, dtypes[0], "/".join(map(str, path)))
