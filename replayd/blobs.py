@@ -45,8 +45,12 @@ DTYPES = (
     "float64",
     "complex64",
     "complex128",
+    "bytes",
+    "str",
 )
-ITEM_BYTES = {name: np.dtype(name).itemsize for name in DTYPES}
+VARIABLE = ("bytes", "str")
+"""Dtypes of values that have any length, each written down in 4 bytes."""
+ITEM_BYTES = {name: 4 if name in VARIABLE else np.dtype(name).itemsize for name in DTYPES}
 
 _REMEMBERED = 512
 
@@ -77,7 +81,7 @@ def parse_template(blob: bytes) -> Template:
 
 
 def step_bytes(column: Column) -> int:
-    """Bytes of one decoded step of a column."""
+    """Bytes of one decoded step of a column, or those that one takes at least."""
     return ITEM_BYTES[column.dtype] * math.prod(column.shape)
 
 

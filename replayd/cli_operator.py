@@ -30,6 +30,8 @@ PEEKED = 10
 """Items that `peek` shows if nobody says how many."""
 SHOWN_VALUES = 4
 """Values of an array that are shown; of a larger one only dtype and shape."""
+SHOWN_CHARACTERS = 200
+"""Characters of an array's values, of which a single str may have millions."""
 UNLIMITED = "unlimited"
 SETTINGS = {
     "max_size": "an integer of at least 1",
@@ -235,12 +237,20 @@ def _columns(item: PeekedItem) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def _array_text(array: NDArray[Any]) -> str:
-    text = f"{array.dtype.name}[{', '.join(map(str, array.shape))}]"
-    return f"{text} = {array.tolist()}" if array.size <= SHOWN_VALUES else text
+    text = f"{_dtype_name(array)}[{', '.join(map(str, array.shape))}]"
+    if array.size > SHOWN_VALUES:
+        return text
+    values = repr(array.tolist())
+    return f"{text} = {values if len(values) <= SHOWN_CHARACTERS else f'{values[: SHOWN_CHARACTERS - 1]}…'}"
 
 
 def _described(array: NDArray[Any]) -> dict[str, Any]:
-    return {"dtype": array.dtype.name, "shape": array.shape, "values": array.tolist()}
+    return {"dtype": _dtype_name(array), "shape": array.shape, "values": array.tolist()}
+
+
+def _dtype_name(array: NDArray[Any]) -> str:
+    """As the protocol has it; values of bytes and str come as objects."""
+    return type(array.flat[0]).__name__ if array.dtype.kind == "O" and array.size else array.dtype.name
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -154,7 +154,7 @@ class ColumnConfig(Section):
     path: list[Annotated[Any, AfterValidator(_path_component)]]
     dtype: Literal[
         "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-        "float16", "float32", "float64", "complex64", "complex128",
+        "float16", "float32", "float64", "complex64", "complex128", "bytes", "str",
     ]  # fmt: skip
     shape: list[Annotated[int, Field(ge=-1)]]
 

@@ -44,6 +44,7 @@ REFERENCES = Limit("references", 1 << 20, "chunks spanned by all items of one me
 COLUMNS = Limit("columns", 512, "columns of a schema and of a template")
 DIMENSIONS = Limit("dimensions", 16, "dimensions of one step of a column")
 STEP_BYTES = Limit("step_bytes", (1 << 31) - 33, "bytes of one step of a column: no more fits into a blosc2 chunk")
+CELLS_BYTES = Limit("cells_bytes", 1 << 27, "a decoded blob of bytes or str, whose size a reader has only its word for")
 PATH_DEPTH = Limit("path_depth", 16, "components of a column's path")
 NAME_BYTES = Limit("name_bytes", 128, "a table's name or one path component, in UTF-8")
 DESCRIPTION_BYTES = Limit("description_bytes", 64 * KIB, "one schema or template blob")

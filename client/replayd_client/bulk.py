@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.cells import MAX_CELLS_BYTES
 from replayd_client.codecs import WriterCodec, check_writer_codec
-from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array
+from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array, leaf_dtype, variable_bytes
 from replayd_client.equal_chunks import EqualChunksEncoder
 from replayd_client.errors import (
     ConnectionLostError,
@@ -60,6 +61,11 @@ class Rows:
         """The columns of a trajectory."""
         return _shown(self.schema, self.steps)
 
+    @property
+    def variable_bytes(self) -> NDArray[np.int64]:
+        """Bytes of the bytes and str of each trajectory, [B]."""
+        return variable_bytes(self.schema.columns, self.arrays)
+
 
 @lru_cache(256)
 def _shown(schema: Schema, steps: int) -> tuple[ShownColumn, ...]:
@@ -95,9 +101,14 @@ def rows_of_step(data: Any) -> Rows:
 
 
 def _rows(paths: list[Path], arrays: list[NDArray[Any]], count: int, steps: int) -> Rows:
-    schema = _schema(tuple((path, a.dtype, a.shape[2:]) for path, a in zip(paths, arrays, strict=True)))
-    ordered = [np.ascontiguousarray(a, column.dtype) for a, column in zip(arrays, schema.columns, strict=True)]
-    return Rows(schema, ordered, count, steps)
+    schema = _schema(tuple((path, leaf_dtype(a, path), a.shape[2:]) for path, a in zip(paths, arrays, strict=True)))
+    ordered = [np.ascontiguousarray(a, column.array_dtype) for a, column in zip(arrays, schema.columns, strict=True)]
+    rows = Rows(schema, ordered, count, steps)
+    if schema.is_variable:
+        largest = int(rows.variable_bytes.max())
+        if largest > MAX_CELLS_BYTES:
+            raise DataError(f"the bytes and str of a trajectory take {largest} bytes, the limit is {MAX_CELLS_BYTES}")
+    return rows
 
 
 @lru_cache(256)
@@ -221,16 +232,9 @@ class BatchSender:
     ) -> Iterator[tuple[ChunkBatch, ItemBatch]]:
         tables = list(priorities)
         columns = len(rows.arrays)
-        chunk_bytes = sum(array.nbytes for array in rows.arrays) // rows.count
-        size = min(
-            max(MESSAGE_BYTES // max(chunk_bytes, 1), 1),
-            MESSAGE_CHUNKS,
-            max(MESSAGE_ITEMS // len(tables), 1),
-            max(MESSAGE_BLOBS // columns, 1),
-        )
-        for start in range(0, rows.count, size):
-            part = slice(start, min(start + size, rows.count))
-            n = part.stop - start
+        most = min(MESSAGE_CHUNKS, max(MESSAGE_ITEMS // len(tables), 1), max(MESSAGE_BLOBS // columns, 1))
+        for part in _parts(rows, most):
+            n = part.stop - part.start
             numbers = np.arange(self._next_chunk, self._next_chunk + n, dtype="<u8")
             chunks = self._chunks([array[part] for array in rows.arrays], numbers)
             if len(tables) == 1:
@@ -268,6 +272,22 @@ class BatchSender:
                 first = receipt.first_key + number * n
                 parts[table].append(np.arange(first, first + n, dtype=np.uint64))
         return {table: np.concatenate(keys) for table, keys in parts.items()}
+
+
+def _parts(rows: Rows, most: int) -> Iterator[slice]:
+    """The trajectories of each message, at most so many and of about MESSAGE_BYTES."""
+    fixed_bytes = rows.steps * sum(column.row_bytes for column in rows.schema.columns if not column.is_variable)
+    if not rows.schema.is_variable:
+        size = min(max(MESSAGE_BYTES // max(fixed_bytes, 1), 1), most)
+        yield from (slice(start, min(start + size, rows.count)) for start in range(0, rows.count, size))
+        return
+    ends = np.append(0, np.cumsum(rows.variable_bytes + fixed_bytes))
+    start = 0
+    while start < rows.count:
+        fitting = int(np.searchsorted(ends, ends[start] + MESSAGE_BYTES, side="right")) - 1
+        stop = min(max(fitting, start + 1), start + most, rows.count)
+        yield slice(start, stop)
+        start = stop
 
 
 def _with_fate(error: ReplaydError, count: int, sent: Sequence[Receipt], tables: int) -> ReplaydError:

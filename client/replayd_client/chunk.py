@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.codecs import RAW, SPARSE, decode_column, split_sparse
+from replayd_client.codecs import RAW, SPARSE, decode_rows
 from replayd_client.columns import Schema
 from replayd_client.messages import BLOB_RECORD, Buffer, ChunkBatch
 
@@ -78,13 +78,6 @@ def decoded(chunk: Chunk, column: int) -> NDArray[Any]:
     record = records[column]
     data = memoryview(chunk.payload)[start : start + int(record["stored_bytes"])]
     spec = chunk.schema.columns[column]
-    out = np.empty((chunk.rows, *spec.shape), spec.dtype)
-    flags, codec = int(record["flags"]), int(record["codec"])
-    if not flags & SPARSE:
-        decode_column(data, codec, flags, out)
-        return out
-    present, data = split_sparse(data, chunk.rows)
-    some = np.empty((int(present.sum()), *spec.shape), spec.dtype)
-    decode_column(data, codec if len(data) else RAW, flags & ~SPARSE, some)
-    out[present] = some
+    out = np.empty((chunk.rows, *spec.shape), spec.array_dtype)
+    decode_rows(spec, data, int(record["codec"]), int(record["flags"]), out)
     return out

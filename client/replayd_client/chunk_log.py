@@ -84,7 +84,7 @@ class ChunkLog:
         self._schema_blob = b""
         self._codec = codec
         self._codecs: list[ColumnCodec] = []
-        self._cells: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._bytes_in: NDArray[np.int64] = np.zeros(0, np.int64)
         self._bytes_stored: NDArray[np.int64] = np.zeros(0, np.int64)
         self._chunks_finished = 0
         self._episode = 0
@@ -196,7 +196,7 @@ class ChunkLog:
         """Copies of these cells, [n, *shape], from the open buffer and from finished chunks."""
         assert self.schema is not None, "a cell has a column"
         spec = self.schema.columns[column]
-        out = np.empty((len(rows), *spec.shape), spec.dtype)
+        out = np.empty((len(rows), *spec.shape), spec.array_dtype)
         is_open = rows >= self._buffer_start
         if is_open.any():
             assert self._buffer is not None, "an open row lies in the buffer"
@@ -210,10 +210,10 @@ class ChunkLog:
     def report(self) -> WriterReport:
         columns = {}
         if self.schema is not None:
-            for column, cells, stored in zip(
-                self.schema.columns, self._cells.tolist(), self._bytes_stored.tolist(), strict=True
+            for column, appended, stored in zip(
+                self.schema.columns, self._bytes_in.tolist(), self._bytes_stored.tolist(), strict=True
             ):
-                columns["/".join(map(str, column.path))] = ColumnReport(cells * column.row_bytes, stored)
+                columns["/".join(map(str, column.path))] = ColumnReport(appended, stored)
         length = self.chunk_length if self._buffer is None else self._buffer.capacity
         return WriterReport(self._buffer_start, self._chunks_finished, length, columns)
 
@@ -304,7 +304,7 @@ class ChunkLog:
         if oldest > self.oldest_row:
             self.oldest_row = oldest
         self.step_is_open = partial_step
-        if not partial_step and buffer.length >= buffer.capacity:
+        if not partial_step and buffer.is_full:
             self.cut()
 
     def _extend(self, added: Sequence[Path], cells: Mapping[Path, Any]) -> None:
@@ -323,7 +323,7 @@ class ChunkLog:
         if self.step_is_open:
             self.presence.lack(self.rows - 1, range(len(self.column_of), len(schema.columns)))
         self._codecs.extend(ColumnCodec(column, self._codec) for column in new.columns)
-        self._cells = np.append(self._cells, np.zeros(len(added), np.int64))
+        self._bytes_in = np.append(self._bytes_in, np.zeros(len(added), np.int64))
         self._bytes_stored = np.append(self._bytes_stored, np.zeros(len(added), np.int64))
         self.schema = schema
         self.column_of = {path: column for column, path in enumerate(schema.paths)}
@@ -359,7 +359,7 @@ class ChunkLog:
         last = buffer.length - 1
         row = self.rows - 1
         return [
-            array[last].copy() if self.presence.is_present(number, row) else None
+            array[last:].copy()[0] if self.presence.is_present(number, row) else None
             for number, array in enumerate(buffer.arrays())
         ]
 
@@ -385,10 +385,10 @@ class ChunkLog:
         self._unsent_bytes += len(payload)
         self._buffer_start += count
         self._bytes_stored += records["stored_bytes"]
-        self._cells += count
-        for number, has in enumerate(present):
-            if has is not None:
-                self._cells[number] -= count - np.count_nonzero(has)
+        self._bytes_in += [
+            column.bytes_in(array, has)
+            for column, array, has in zip(buffer.schema.columns, arrays, present, strict=True)
+        ]
         if self._tuner is not None:
             self._tuner.saw_chunk(len(payload), count)
         items = self._items

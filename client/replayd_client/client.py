@@ -232,7 +232,7 @@ class Client:
         if the table can never grant `min_n` at once.
 
         `ragged`: items of different lengths raise DataError ("error"), or come as lists of arrays ("list") or padded
-        with zeros beside a mask ("pad"), see SampleBatch. Items that show different columns raise DataError always.
+        with blanks beside a mask ("pad"), see SampleBatch. Items that show different columns raise DataError always.
         """
         _check_at_least_one("n", n)
         return sample_batch(self._pool, table, n, min_n, timeout_ms, ragged)

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.cells import LENGTH_BYTES, MAX_CELLS_BYTES, Cells, pack_cells, unpack_cells
 from replayd_client.columns import Column, Schema
 from replayd_client.errors import DataError
 from replayd_client.structure import path_text
@@ -69,8 +70,8 @@ def encode_column(rows: NDArray[Any], choice: Choice) -> Blob:
 
 
 def decode_column(buffer: bytes | memoryview, codec: int, flags: int, out: NDArray[Any]) -> None:
-    """Decodes a blob without a bitmap into `out`, [rows, *shape], which must be C-contiguous, writable and
-    little-endian.
+    """Decodes a blob without a bitmap into `out`, [rows, *shape] of a fixed size, which must be C-contiguous, writable
+    and little-endian.
 
     Raises DataError for a codec or flag that is not known here, and for bytes that are not exactly these rows: a
     chunk's header is compared with the size of `out` first, and nothing is allocated. `out` then holds anything.
@@ -83,19 +84,57 @@ def decode_column(buffer: bytes | memoryview, codec: int, flags: int, out: NDArr
             raise DataError(f"a raw blob of {len(buffer)} bytes, not the {out.nbytes} of {len(out)} rows")
         if out.nbytes:
             _bytes_of(out)[:] = np.frombuffer(buffer, np.uint8)
-    elif codec in (BLOSC1, BLOSC2):
-        fault = _chunk_fault(buffer, codec, out.nbytes)
-        if fault:
-            raise DataError(f"a compressed blob of {len(buffer)} bytes is refused: {fault}")
-        try:
-            _blosc2().decompress2(buffer, dst=_bytes_of(out), nthreads=1)
-        except Exception as error:  # The library raises whatever its C code's result suggests.
-            raise DataError(f"a compressed blob of {len(buffer)} bytes does not decode: {error}") from error
     else:
-        raise DataError(f"codec {codec} is not known")
+        _decompress(buffer, codec, _bytes_of(out))
     if flags & DELTA and out.nbytes:
         _accumulate(out)
     check_bools(out)
+
+
+def decode_cells(buffer: bytes | memoryview, codec: int, flags: int, dtype: np.dtype[Any], out: Cells) -> None:
+    """As `decode_column` for a column of bytes or str. Its decoded size is told by the blob alone, and is compared with
+    the limit before anything is allocated."""
+    if flags:
+        raise DataError(f"blob flags {flags} have no meaning for a column of {dtype.name}")
+    size = decoded_bytes(buffer, codec)
+    if not LENGTH_BYTES * out.size <= size <= MAX_CELLS_BYTES:
+        raise DataError(
+            f"a blob of {size} decoded bytes: {out.size} cells have {LENGTH_BYTES * out.size} at least, and the limit "
+            f"is {MAX_CELLS_BYTES}"
+        )
+    if codec == RAW:
+        data = np.frombuffer(buffer, np.uint8)
+    else:
+        data = np.empty(size, np.uint8)
+        _decompress(buffer, codec, data)
+    unpack_cells(data, dtype, out)
+
+
+def decode_rows(
+    column: Column, buffer: memoryview, codec: int, flags: int, out: NDArray[Any]
+) -> NDArray[np.bool_] | None:
+    """Decodes a column of a chunk, bitmap and all, into `out`, [rows, *shape].
+
+    Returns which rows the chunk has of it, None for all; the others hold anything. Raises as `decode_column`.
+    """
+    if not flags & SPARSE:
+        if column.is_variable:
+            decode_cells(buffer, codec, flags, column.dtype, out)
+        else:
+            decode_column(buffer, codec, flags, out)
+        return None
+    present, buffer = split_sparse(buffer, len(out))
+    some = np.empty((np.count_nonzero(present), *column.shape), column.array_dtype)
+    decode_rows(column, buffer, codec if len(buffer) else RAW, flags & ~SPARSE, some)
+    out[present] = some
+    return present
+
+
+def decoded_bytes(buffer: bytes | memoryview, codec: int) -> int:
+    """What a blob without a bitmap says of its decoded size."""
+    if codec == RAW:
+        return len(buffer)
+    return int(_HEADER.unpack_from(buffer)[4]) if len(buffer) >= _HEADER.size else 0
 
 
 def split_sparse(buffer: memoryview, rows: int) -> tuple[NDArray[np.bool_], memoryview]:
@@ -132,10 +171,14 @@ def encode_chunk(
     records: list[int] = []
     parts: list[bytes | memoryview] = []
     for column, array, codec, has in zip(schema.columns, arrays, codecs, present, strict=True):
-        if array.dtype != column.dtype or array.shape != (rows, *column.shape):
+        if array.dtype != column.array_dtype or array.shape != (rows, *column.shape):
             raise DataError(f"{column} over {rows} rows cannot hold {array.dtype.name}{list(array.shape)}")
-        if array.nbytes > MAX_BLOB_BYTES:
-            raise DataError(f"{path_text(column.path)}: {array.nbytes} bytes in a chunk, the limit is {MAX_BLOB_BYTES}")
+        limit = MAX_BLOB_BYTES
+        if column.is_variable:
+            # Packed without the rows that lack the column: a bitmap is all that is left to do for those.
+            array, limit = pack_cells(array if has is None else array[has]), MAX_CELLS_BYTES
+        if array.nbytes > limit:
+            raise DataError(f"{path_text(column.path)}: {array.nbytes} bytes in a chunk, the limit is {limit}")
         if has is None and array.nbytes < MIN_COMPRESSED_BYTES:
             parts.append(array.tobytes())
             records.append(array.nbytes)
@@ -143,8 +186,9 @@ def encode_chunk(
         flags = size = 0
         if has is not None:
             flags = SPARSE
-            array = array[has]
-            if len(array):
+            if not column.is_variable:
+                array = array[has]
+            if has.any():
                 bitmap = np.packbits(has, bitorder="little").tobytes()
                 parts.append(bitmap)
                 size = len(bitmap)
@@ -244,6 +288,8 @@ def _candidates(column: Column) -> tuple[Choice, ...]:
     Measured on Atari frames, zstd after a difference in time is the smallest and bitshuffle the largest; on floats it
     is the other way round, and after a difference their upper bytes vanish.
     """
+    if column.is_variable:
+        return (Choice("zstd"),)
     is_array = bool(column.shape)
     kind = column.dtype.kind
     if kind in "fc":
@@ -303,6 +349,18 @@ def _compression_settings(choice: Choice, itemsize: int) -> dict[str, Any]:
         "nthreads": 1,
         "use_dict": False,
     }
+
+
+def _decompress(buffer: bytes | memoryview, codec: int, out: NDArray[np.uint8]) -> None:
+    if codec not in (BLOSC1, BLOSC2):
+        raise DataError(f"codec {codec} is not known")
+    fault = _chunk_fault(buffer, codec, out.nbytes)
+    if fault:
+        raise DataError(f"a compressed blob of {len(buffer)} bytes is refused: {fault}")
+    try:
+        _blosc2().decompress2(buffer, dst=out, nthreads=1)
+    except Exception as error:  # The library raises whatever its C code's result suggests.
+        raise DataError(f"a compressed blob of {len(buffer)} bytes does not decode: {error}") from error
 
 
 def _compress(data: NDArray[Any], choice: Choice, itemsize: int) -> bytes | None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.cells import LENGTH_BYTES, cell_dtype, cell_sizes, cells_of
 from replayd_client.descriptions import pack_description, read_path, unpack_description
 from replayd_client.errors import DataError
 from replayd_client.structure import Path, check_paths, path_text
@@ -31,13 +32,17 @@ MAX_CHUNK_ROWS = 1 << 20
 
 DTYPE_NAMES: Final = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "complex64", "complex128"),
+    *("float16", "float32", "float64", "complex64", "complex128", "bytes", "str"),
 )
 """Every dtype that can be stored. Stored bytes are little-endian."""
 
 DTYPES: Final[dict[str, np.dtype[Any]]] = {
     name: np.dtype(name) if sys.byteorder == "little" else np.dtype(name).newbyteorder("<") for name in DTYPE_NAMES
 }
+"""By name. `bytes` and `str` stand for values of any length, in numpy's spelling "S" and "U" without one."""
+
+BLANKS: Final[dict[str, Any]] = {"bytes": b"", "str": ""}
+"""What stands where there is no value, by dtype; 0 for all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,12 @@ class Column:
     path: Path
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    is_variable: bool = field(init=False, compare=False, repr=False)
+    """Whether the values are bytes or str, of any length."""
+    array_dtype: np.dtype[Any] = field(init=False, compare=False, repr=False)
+    """Of arrays of its rows: that of objects if it is variable."""
     row_bytes: int = field(init=False, compare=False, repr=False)
+    """Bytes of a decoded step, or those that one takes at least."""
 
     def __post_init__(self) -> None:
         dtype = storable_dtype(self.dtype, self.path)
@@ -62,11 +72,31 @@ class Column:
             )
         if not all(type(dimension) is int and dimension >= 0 for dimension in shape):
             raise DataError(f"{path_text(self.path)}: {shape} is not a shape")
-        if extent_bytes(dtype, shape) > MAX_ROW_BYTES:
+        is_variable = dtype.kind in "SU"
+        value_bytes = LENGTH_BYTES if is_variable else dtype.itemsize
+        # A dimension of 0 counts as 1: numpy's own bound for what it can describe.
+        if value_bytes * math.prod(dimension or 1 for dimension in shape) > MAX_ROW_BYTES:
             raise DataError(f"{path_text(self.path)}: a step of shape {shape} is larger than {MAX_ROW_BYTES} bytes")
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "row_bytes", dtype.itemsize * math.prod(shape))
+        object.__setattr__(self, "is_variable", is_variable)
+        object.__setattr__(self, "array_dtype", np.dtype(object) if is_variable else dtype)
+        object.__setattr__(self, "row_bytes", value_bytes * math.prod(shape))
+
+    @property
+    def blank(self) -> Any:
+        """What stands in the place of a value that is not there: 0, b"" or ""."""
+        return BLANKS.get(self.dtype.name, 0)
+
+    def array_bytes(self, rows: int) -> int:
+        """Bytes of an array of so many rows, a dimension of 0 counted as 1; of objects only the references."""
+        return self.array_dtype.itemsize * rows * math.prod(dimension or 1 for dimension in self.shape)
+
+    def bytes_in(self, rows: NDArray[Any], present: NDArray[np.bool_] | None) -> int:
+        """Bytes of the values of these rows, or of those of them that are present, as they were appended."""
+        if self.is_variable:
+            return int(cell_sizes(rows if present is None else rows[present], self.path).sum())
+        return self.row_bytes * (len(rows) if present is None else int(np.count_nonzero(present)))
 
     def is_like(self, other: Column) -> bool:
         """Whether cells of both may stand in one array: equal dtype and shape, whatever the paths."""
@@ -81,19 +111,22 @@ class Schema:
     """The ordered columns of a chunk: 1 to MAX_COLUMNS, with the paths of one nest. Raises DataError otherwise."""
 
     columns: tuple[Column, ...]
+    is_variable: bool = field(init=False, compare=False, repr=False)
+    """Whether it has columns of bytes or str."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
         if not self.columns:
             raise DataError("a schema needs at least one column")
         check_paths([column.path for column in self.columns])
+        object.__setattr__(self, "is_variable", any(column.is_variable for column in self.columns))
 
     @classmethod
     def infer(cls, paths: Iterable[Path], leaves: Iterable[Any]) -> Schema:
         """The schema of a step: arrays and numpy scalars as they are, Python's bool, int, float and complex as bool,
         int64, float64 and complex128. Raises DataError that names the path of what cannot be stored, None included."""
         arrays = ((path, leaf_array(leaf, path)) for path, leaf in zip(paths, leaves, strict=True))
-        return cls(tuple(Column(path, array.dtype, array.shape) for path, array in arrays))
+        return cls(tuple(Column(path, leaf_dtype(array, path), array.shape) for path, array in arrays))
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -113,41 +146,68 @@ class Schema:
         return _decode_schema(blob)
 
 
+def variable_bytes(columns: Sequence[Column], arrays: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    """What the bytes and str among arrays [n, …] of these columns take in chunks, for each of the n, lengths included.
+
+    Raises DataError for a value that is too long.
+    """
+    total = np.zeros(len(arrays[0]), np.int64)
+    for column, array in zip(columns, arrays, strict=True):
+        if column.is_variable:
+            sizes = cell_sizes(array, column.path).reshape(len(array), -1)
+            total += sizes.sum(axis=1) + LENGTH_BYTES * sizes.shape[1]
+    return total
+
+
 def storable_dtype(dtype: Any, path: Path) -> np.dtype[Any]:
-    """The little-endian dtype of DTYPES that holds the same values. Raises DataError that names path and dtype."""
+    """The little-endian dtype of DTYPES that holds the same values; strings of whatever length are `bytes` or `str`.
+
+    Raises DataError that names path and dtype.
+    """
     try:
         found = None if dtype is None else np.dtype(dtype)
     except (TypeError, ValueError):
         found = None
-    if found is None or found.name not in DTYPES or found.subdtype is not None:
+    name = "" if found is None or found.subdtype is not None else _STRING_KINDS.get(found.kind, found.name)
+    if name not in DTYPES:
         raise DataError(f"{path_text(path)}: dtype {dtype} cannot be stored; possible are {', '.join(DTYPE_NAMES)}")
-    return DTYPES[found.name]
+    return DTYPES[name]
 
 
-def extent_bytes(dtype: np.dtype[Any], shape: Iterable[int]) -> int:
-    """Bytes of an array, a dimension of 0 counted as 1: numpy's own bound for what it can describe."""
-    return dtype.itemsize * math.prod(dimension or 1 for dimension in shape)
+_STRING_KINDS = {"S": "bytes", "U": "str", "T": "str"}
 
 
 def leaf_array(leaf: Any, path: Path) -> NDArray[Any]:
-    """A leaf as an array, Python's numbers as bool, int64, float64 or complex128. Raises DataError that names the path.
+    """A leaf as an array: Python's numbers as bool, int64, float64 or complex128, and bytes, str and arrays of them as
+    arrays of cells. Raises DataError that names the path.
 
-    The dtype is not checked.
+    The dtype of numbers is not checked.
     """
+    if isinstance(leaf, (bytes, str)):
+        cell = np.empty((), object)
+        cell[()] = leaf
+        return cells_of(cell, path)
     if isinstance(leaf, (np.ndarray, np.generic)) and not hasattr(leaf, "mask"):  # A mask would be lost.
-        return np.asarray(leaf)
-    if isinstance(leaf, (bool, int, float, complex)):
+        array = np.asarray(leaf)
+    elif isinstance(leaf, (bool, int, float, complex)):
         kind = next(kind for kind in (bool, int, float, complex) if isinstance(leaf, kind))
         try:
             return np.array(leaf, {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}[kind])
         except OverflowError:
             raise DataError(f"{path_text(path)}: {leaf} does not fit int64") from None
-    if leaf is None or isinstance(leaf, (np.ndarray, dict, list, tuple, set, str, bytes)):
+    elif leaf is None or isinstance(leaf, (np.ndarray, dict, list, tuple, set)):
         raise DataError(f"{path_text(path)}: {leaf_text(leaf)} cannot be stored")
-    try:
-        return np.asarray(leaf)
-    except Exception as error:  # Whatever a foreign array's conversion raises, the leaf cannot be stored.
-        raise DataError(f"{path_text(path)}: a {type(leaf).__name__} cannot be made an array: {error}") from error
+    else:
+        try:
+            array = np.asarray(leaf)
+        except Exception as error:  # Whatever a foreign array's conversion raises, the leaf cannot be stored.
+            raise DataError(f"{path_text(path)}: a {type(leaf).__name__} cannot be made an array: {error}") from error
+    return cells_of(array, path) if array.dtype.kind in "SUTO" else array
+
+
+def leaf_dtype(array: NDArray[Any], path: Path) -> np.dtype[Any]:
+    """The dtype of what `leaf_array` gave. Raises DataError for no objects: they may be bytes or str."""
+    return cell_dtype(array, path) if array.dtype.kind == "O" else array.dtype
 
 
 def array_text(dtype: np.dtype[Any], shape: Sequence[int]) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.columns import array_text, storable_dtype
+from replayd_client.columns import array_text
 from replayd_client.errors import DataError
-from replayd_client.specs import TensorSpec, signature_of
+from replayd_client.specs import TensorSpec, signature_of, spec_dtype
 from replayd_client.structure import Path, Structure, path_text
 
 Shape = tuple[int | None, ...]
@@ -34,8 +34,7 @@ class DataSpec:
         found = _shapes(dtypes, shapes, ())
         names = structure.leaves(dtypes)
         specs = [
-            (storable_dtype(getattr(dtype, "as_numpy_dtype", dtype), path), shape)
-            for path, dtype, shape in zip(structure.paths, names, found, strict=True)
+            (spec_dtype(dtype, path), shape) for path, dtype, shape in zip(structure.paths, names, found, strict=True)
         ]
         return cls(structure, tuple(specs))
 
@@ -69,24 +68,36 @@ class DataSpec:
 
     def check(self, paths: Sequence[Path], arrays: Sequence[NDArray[Any]]) -> None:
         """Raises DataError that says what differs unless these arrays, in order, fit."""
-        found = [(array.dtype, array.shape) for array in arrays]
+        found = [(_dtype_of(array), np.shape(array)) for array in arrays]
         self._check(paths, found, "the item has")
 
     def check_signature(self, signature: DataSpec, table: str) -> None:
         """Raises DataError unless data of this signature can fit."""
         self._check(signature.structure.paths, signature.leaves, f"the signature of table {table!r} has")
 
-    def _check(self, paths: Sequence[Path], found: Sequence[tuple[np.dtype[Any], Shape]], who: str) -> None:
+    def _check(self, paths: Sequence[Path], found: Sequence[tuple[np.dtype[Any] | None, Shape]], who: str) -> None:
         if len(found) != len(self.leaves):
             names = ", ".join(map(path_text, paths))
             raise DataError(f"dtypes and shapes are of {len(self.leaves)} columns, and {who} {len(found)}: {names}")
         for path, (dtype, shape), (found_dtype, found_shape) in zip(paths, self.leaves, found, strict=True):
+            if found_dtype is None:
+                found_dtype = dtype
             if dtype != found_dtype or not _can_fit(shape, found_shape):
                 expected, got = _text(dtype, shape), _text(found_dtype, found_shape)
                 raise DataError(
                     f"{path_text(path)}: expected {expected}, and {who} {got}",
                     detail={"path": path_text(path), "expected": expected, "got": got},
                 )
+
+
+def _dtype_of(value: Any) -> np.dtype[Any] | None:
+    """The dtype that a spec has for such values: bytes and str come as objects. None for an empty array of objects."""
+    if isinstance(value, (bytes, str)):
+        return np.dtype(type(value))
+    dtype: np.dtype[Any] = value.dtype
+    if dtype.kind != "O":
+        return dtype
+    return np.dtype(type(value.flat[0])) if value.size else None
 
 
 def _can_fit(shape: Shape, other: Shape) -> bool:

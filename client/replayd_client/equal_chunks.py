@@ -53,13 +53,13 @@ class EqualChunksEncoder:
         The first chunk shows the codecs what the data is like.
         """
         count = len(arrays[0])
+        if self._schema.is_variable:
+            return _one_by_one([self._encode_one(arrays, number) for number in range(count)])
         passes_raw = [codec.passes_raw(array[0].nbytes) for codec, array in zip(self._codecs, arrays, strict=True)]
         if not all(passes_raw):
             encoded = [self._encode_one(arrays, 0)]
             if encoded[0][0]["codec"].any() or any(codec.choice.codec != "raw" for codec in self._codecs):
-                encoded += (self._encode_one(arrays, number) for number in range(1, count))
-                packed = b"".join([records.tobytes() for records, _ in encoded])
-                return EqualChunks(packed, body_of([payload for _, payload in encoded]), is_lent=False)
+                return _one_by_one([*encoded, *(self._encode_one(arrays, number) for number in range(1, count))])
         rows = [array.reshape(count, -1).view(np.uint8) for array in arrays]
         records = np.zeros(len(rows), BLOB_RECORD)
         records["stored_bytes"] = [row.shape[1] for row in rows]
@@ -94,3 +94,9 @@ class EqualChunksEncoder:
         while sum(map(len, self._buffers)) > KEPT_BYTES:
             del self._buffers[0]
         return buffer[:]
+
+
+def _one_by_one(encoded: list[tuple[NDArray[np.void], bytes]]) -> EqualChunks:
+    """Chunks of which each has its own records."""
+    records = b"".join([records.tobytes() for records, _ in encoded])
+    return EqualChunks(records, body_of([payload for _, payload in encoded]), is_lent=False)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.columns import Column, array_text, leaf_array
+from replayd_client.columns import Column, array_text, leaf_array, leaf_dtype
 from replayd_client.errors import DataError
 from replayd_client.structure import Path, flatten, path_text
 
@@ -24,7 +24,7 @@ def final_values(final: Any, columns: Sequence[Column], ends: NDArray[np.bool_])
     """
     found: dict[Path, NDArray[Any]] = {}
     for path, leaf in flatten(final):
-        if isinstance(leaf, np.ndarray) and leaf.dtype == object:
+        if isinstance(leaf, np.ndarray) and leaf.dtype == object and leaf.ndim == 1:
             if leaf.shape != ends.shape:
                 raise DataError(f"{path_text(path)}: `final` needs an entry for each of {len(ends)} environments")
             found.update(_stacked(path, leaf[ends]))
@@ -38,10 +38,11 @@ def final_values(final: Any, columns: Sequence[Column], ends: NDArray[np.bool_])
         value = found.pop(column.path, None)
         if value is None:
             raise DataError(f"`final` lacks {path_text(column.path)}, which the last row of an episode shows")
-        if value.shape[1:] != column.shape or value.dtype.name != column.dtype.name:
+        dtype = column.dtype if column.is_variable and not value.size else leaf_dtype(value, column.path)
+        if value.shape[1:] != column.shape or dtype.name != column.dtype.name:
             raise DataError(
                 f"{path_text(column.path)}: expected {array_text(column.dtype, column.shape)} of each environment in "
-                f"`final`, got {array_text(value.dtype, value.shape[1:])}"
+                f"`final`, got {array_text(dtype, value.shape[1:])}"
             )
         values.append(value)
     if found:

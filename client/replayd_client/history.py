@@ -119,7 +119,8 @@ class TrajectoryColumn:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of every cell: a column has one dtype in all its steps."""
+        """Of every cell: a column has one dtype in all its steps. That of bytes is numpy's "S" and that of str its "U";
+        `numpy` gives arrays of objects then."""
         return self._spec_of(self._columns[0]).dtype
 
     def numpy(self) -> NDArray[Any]:
@@ -130,7 +131,7 @@ class TrajectoryColumn:
         if not isinstance(column, tuple):
             return self._log.values(column, rows).reshape(self.shape)
         columns = np.array(column)
-        out = np.empty(self.shape, self.dtype)
+        out = np.empty(self.shape, self._spec_of(column[0]).array_dtype)
         for number in set(column):
             where = columns == number
             out[where] = self._log.values(number, rows[where])

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client.codecs import check_bools
-from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, extent_bytes
+from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema
 from replayd_client.errors import DataError
 from replayd_client.messages import ShownItems
 from replayd_client.sampled_chunks import MAX_BATCH_BYTES, Ints, SampledChunks, indices, starts_of
@@ -156,7 +156,7 @@ class ItemWindows:
     def _stacked(self, output: ShownColumn, selections: dict[tuple[int, int, int], RowSelection]) -> NDArray[Any]:
         """One output column of all items, which show the same rows of their windows."""
         if output.parts:
-            out = np.empty((len(self), *output.shape), output.column.dtype)
+            out = np.empty((len(self), *output.shape), output.column.array_dtype)
             for part, places in output.parts:
                 out[:, places] = self._stacked(part, selections)
             return out
@@ -170,7 +170,7 @@ class ItemWindows:
     def _rows(self, index: int, output: ShownColumn) -> NDArray[Any]:
         """The rows of one output column of one item."""
         store, row_start = self.store, self.store.places.row_start
-        out = np.empty((output.count, *output.column.shape), output.column.dtype)
+        out = np.empty((output.count, *output.column.shape), output.column.array_dtype)
         if output.parts:
             for part, places in output.parts:
                 out[places] = self._rows(index, part)
@@ -238,7 +238,7 @@ class RowSelection:
     def take(self, output: ShownColumn) -> NDArray[Any]:
         """The selected rows of a column, [B, count, *shape] or a shape of as many values."""
         column = output.column
-        if self._store.are_plain(self.used, output.number):
+        if not column.is_variable and self._store.are_plain(self.used, output.number):
             if not column.row_bytes:
                 return np.empty((len(self._chunk), self._count, *column.shape), column.dtype)
             if self._store.is_packed:
@@ -262,9 +262,9 @@ class RowSelection:
         sizes = store.rows[self.used]
         starts = starts_of(sizes)
         total = int(starts[-1])
-        if total * extent_bytes(column.dtype, column.shape) > MAX_BATCH_BYTES:
+        if column.array_bytes(total) > MAX_BATCH_BYTES:
             raise DataError(f"{path_text(column.path)}: the chunks decode to more than {MAX_BATCH_BYTES} bytes")
-        decoded = np.empty((total, *column.shape), column.dtype)
+        decoded = np.empty((total, *column.shape), column.array_dtype)
         missing: NDArray[np.bool_] | None = None
         for chunk, low, high in zip(self.used.tolist(), starts[:-1].tolist(), starts[1:].tolist(), strict=True):
             present = store.read(chunk, output.number, column, decoded[low:high])
@@ -338,6 +338,6 @@ def _as_shown(rows: Ints) -> tuple[int, int, Ints | None]:
 
 def _check_size(shown: Sequence[ShownColumn], items: int) -> None:
     """Raises DataError if the arrays of so many items would take more than MAX_BATCH_BYTES."""
-    total = sum(items * output.count * extent_bytes(output.column.dtype, output.column.shape) for output in shown)
+    total = sum(output.column.array_bytes(items * output.count) for output in shown)
     if total > MAX_BATCH_BYTES:
         raise DataError(f"the arrays of {items} items take {total} bytes, more than the limit of {MAX_BATCH_BYTES}")

@@ -1,4 +1,4 @@
-"""Items of different lengths in one batch: lists of arrays, or arrays padded with zeros beside masks.
+"""Items of different lengths in one batch: lists of arrays, or arrays padded with blanks beside masks.
 
 Works on whole columns: the rows that all items show of a column are taken at once, whatever their templates, lengths
 and schemas. Knows nothing of requests or how a batch came.
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client.batches import SampleBatchInfo, SampledBatch
-from replayd_client.columns import extent_bytes
+from replayd_client.columns import BLANKS
 from replayd_client.errors import DataError
 from replayd_client.item_windows import ItemWindows, RowSelection, ShownColumn
 from replayd_client.sampled_chunks import MAX_BATCH_BYTES, Ints, starts_of
@@ -27,7 +27,7 @@ Ragged = Literal["error", "list", "pad"]
 - "error": DataError that names the lengths. Leaves are arrays [B, T, …].
 - "list": every leaf is a list of B arrays [T_i, …], also when the lengths are equal. They are views of one array for
   each column, so one that is kept keeps its column of the batch.
-- "pad": leaves are arrays [B, T_max, …] with zeros behind the rows of shorter items, and a mask says which rows are
+- "pad": leaves are arrays [B, T_max, …] with 0, b"" or "" behind the rows of shorter items; a mask says which rows are
   real. T_max is that of the column: observations may have one row more than actions.
 
 Squeezed columns are [B, …] (a list of B arrays […]) in all three.
@@ -132,7 +132,7 @@ class _Kinds:
             mask, order = rows.padded
             data = self._take(outputs, rows.flat[order], rows.place[order])
             data = data.reshape(*mask.shape, *data.shape[1:])
-            data[~mask] = 0
+            data[~mask] = outputs[0].column.blank
             return _Column(path, kind, data, mask)
         data = self._take(outputs, rows.flat, rows.place)
         if outputs[0].squeeze:
@@ -149,12 +149,12 @@ class _Kinds:
     def _take(self, outputs: Sequence[ShownColumn], rows: Ints, place: Ints) -> NDArray[Any]:
         """These rows of the store, [rows, *shape], each of the column that all kinds together show at its place."""
         column = outputs[0].column
-        if len(rows) * extent_bytes(column.dtype, column.shape) > MAX_BATCH_BYTES:
+        if column.array_bytes(len(rows)) > MAX_BATCH_BYTES:
             raise DataError(f"{path_text(outputs[0].path)}: more than {MAX_BATCH_BYTES} bytes in one batch")
         if all(output.number == outputs[0].number and not output.parts for output in outputs):
             return self._take_from(outputs[0], rows)
         # Joined columns; or those of these items have different places in their schemas.
-        out = np.empty((len(rows), *column.shape), column.dtype)
+        out = np.empty((len(rows), *column.shape), column.array_dtype)
         number_of = np.concatenate([_numbers(output) for output in outputs])[place]
         for number in set(number_of.tolist()):
             where = np.flatnonzero(number_of == number)
@@ -247,15 +247,17 @@ def _behind(columns: Sequence[_Column], ragged: Ragged) -> _Column:
     if not squeezed:
         lengths = [array.shape[1] for array in arrays]
         if ragged == "pad":
-            arrays = [_lengthened(array, max(lengths)) for array in arrays]
-            masks = [_lengthened(mask, max(lengths)) for mask in masks]
+            arrays = [_lengthened(array, max(lengths), BLANKS.get(kind[0], 0)) for array in arrays]
+            masks = [_lengthened(mask, max(lengths), False) for mask in masks]
         elif len(set(lengths)) > 1:
             raise _ragged(path, lengths)
     return _Column(path, kind, np.concatenate(arrays), np.concatenate(masks) if masks else None)
 
 
-def _lengthened(array: NDArray[Any], length: int) -> NDArray[Any]:
-    return np.pad(array, [(0, 0), (0, length - array.shape[1]), *[(0, 0)] * (array.ndim - 2)])
+def _lengthened(array: NDArray[Any], length: int, blank: Any) -> NDArray[Any]:
+    longer = np.full((len(array), length, *array.shape[2:]), blank, array.dtype)
+    longer[:, : array.shape[1]] = array
+    return longer
 
 
 def _check_same_paths(some: Iterable[Path], others: Iterable[Path]) -> None:

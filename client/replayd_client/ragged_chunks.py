@@ -51,7 +51,7 @@ def ragged_chunks(
     """
     first = source[: int(rows[0])]
     records, payload = encode_chunk(schema, [column[first] for column in columns], codecs, [None] * len(columns))
-    if records["codec"].any() or any(codec.choice.codec != "raw" for codec in codecs):
+    if schema.is_variable or records["codec"].any() or any(codec.choice.codec != "raw" for codec in codecs):
         return _encoded(schema, columns, codecs, source, rows, records, payload)
     return _raw(schema, columns, source, rows)
 

@@ -12,12 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, array_text, leaf_array, leaf_text
+from replayd_client.cells import MAX_CELLS_BYTES, cell_size, cell_sizes
+from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, array_text, leaf_array, leaf_dtype, leaf_text
 from replayd_client.errors import DataError
 from replayd_client.structure import path_text
 
 MAX_VIEWS = 1024
 """Rows of a buffer, at most, of which views are kept: some 100 bytes each."""
+
+CHUNK_CELL_BYTES = 16 << 20
+"""Bytes of values of bytes and str at which a chunk is full, whatever its length."""
+
+MAX_STEP_CELL_BYTES = MAX_CELLS_BYTES - CHUNK_CELL_BYTES
+"""Most bytes of such values in one step: they must fit beside what a chunk has already."""
 
 
 class RowBuffer:
@@ -29,7 +36,7 @@ class RowBuffer:
 
     __slots__ = (
         *("_array_checks", "_arrays", "_checks", "_int_checks", "_is_sparse", "_places", "_present", "_types"),
-        *("capacity", "length", "schema"),
+        *("_variable", "capacity", "cell_bytes", "length", "schema"),
     )
 
     def __init__(self, schema: Schema, capacity: int) -> None:
@@ -38,7 +45,10 @@ class RowBuffer:
         self.schema = schema
         self.capacity = capacity
         self.length = 0
-        self._arrays = [np.empty((capacity, *column.shape), column.dtype) for column in schema.columns]
+        self.cell_bytes = 0
+        """Bytes that the values of bytes and str columns take here."""
+        self._variable = [number for number, column in enumerate(schema.columns) if column.is_variable]
+        self._arrays = [np.empty((capacity, *column.shape), column.array_dtype) for column in schema.columns]
         self._places = [_places(array) for array in self._arrays]
         self._checks = [_leaf_check(column) for column in schema.columns]
         self._present = np.ones((len(schema.columns), capacity), np.bool_)
@@ -50,7 +60,7 @@ class RowBuffer:
 
     @property
     def is_full(self) -> bool:
-        return self.length == self.capacity
+        return self.length >= self.capacity or self.cell_bytes >= CHUNK_CELL_BYTES
 
     def append(self, leaves: Sequence[Any], *, partial: bool = False) -> None:
         """Adds a row: one leaf for each column, in schema order.
@@ -60,6 +70,8 @@ class RowBuffer:
         """
         assert self.length < self.capacity, "a writer must cut its chunk when the buffer is full"
         values = leaves if self._fit_at_once(leaves) else self._checked(leaves, partial)
+        if self._variable:
+            self.cell_bytes += self._measured(values)
         row = self.length
         if partial:
             self._present[:, row] = False
@@ -81,6 +93,7 @@ class RowBuffer:
         assert self.length > 0, "there is no row to amend"
         values = self._checked(leaves, True)
         self.check_absent(values)
+        self.cell_bytes += self._measured(values)
         self._fill(self.length - 1, values)
 
     def check_absent(self, leaves: Sequence[Any]) -> None:
@@ -97,8 +110,9 @@ class RowBuffer:
         """Goes over to a schema that extends this one. The new columns are missing from the rows that are here."""
         assert schema.extends(self.schema), "a later schema begins with the columns of the earlier one"
         added = schema.columns[len(self.schema.columns) :]
-        self._arrays += [np.empty((self.capacity, *column.shape), column.dtype) for column in added]
+        self._arrays += [np.empty((self.capacity, *column.shape), column.array_dtype) for column in added]
         self._places += [_places(array) for array in self._arrays[len(self._places) :]]
+        self._variable = [number for number, column in enumerate(schema.columns) if column.is_variable]
         self._checks += [_leaf_check(column) for column in added]
         present = np.ones((len(added), self.capacity), np.bool_)
         present[:, : self.length] = False
@@ -120,7 +134,9 @@ class RowBuffer:
 
     def clear(self) -> None:
         """Takes all rows out; the memory is used again."""
-        self.length = 0
+        for number in self._variable:
+            self._arrays[number][: self.length] = None
+        self.length = self.cell_bytes = 0
         if self._is_sparse:
             self._present[:] = True
             self._is_sparse = False
@@ -160,6 +176,18 @@ class RowBuffer:
             self._remember_types(leaves)
         return values
 
+    def _measured(self, values: Sequence[Any]) -> int:
+        """Bytes of a step's values of bytes and str. Raises DataError if they are more than a chunk can take."""
+        total = 0
+        for number in self._variable:
+            value, column = values[number], self.schema.columns[number]
+            if type(value) is np.ndarray:
+                total += column.row_bytes + int(cell_sizes(value, column.path).sum())
+            elif value is not None:
+                total += column.row_bytes + cell_size(value, column.path)
+        check_step_cells(total)
+        return total
+
     def _remember_types(self, leaves: Sequence[Any]) -> None:
         self._types = [*map(type, leaves)]
         self._array_checks, self._int_checks = [], []
@@ -186,13 +214,20 @@ def _places(array: NDArray[Any]) -> tuple[Any, bool]:
     return (list(array) if is_array and len(array) <= MAX_VIEWS else array), is_array
 
 
+def check_step_cells(size: int) -> None:
+    """Raises DataError if the bytes and str of one step are too large for a chunk."""
+    if size > MAX_STEP_CELL_BYTES:
+        raise DataError(f"the bytes and str of one step take {size} bytes, the limit is {MAX_STEP_CELL_BYTES}")
+
+
 _LeafCheck = tuple[np.dtype[Any], tuple[int, ...], frozenset[type], int, int]
 
 
 def _leaf_check(column: Column) -> _LeafCheck:
     """What tells at once that a leaf fits: dtype, shape, types of scalars that always fit, and the range of an int."""
     dtype = column.dtype
-    if column.shape:
+    # No array is of a dtype "S" or "U" without a length, so values of bytes and str are always looked into.
+    if column.shape or column.is_variable:
         return dtype, column.shape, frozenset(), 0, -1
     types: set[type] = {bool, dtype.type}
     if dtype.name in ("float64", "complex128"):
@@ -205,23 +240,32 @@ def _leaf_check(column: Column) -> _LeafCheck:
 
 def _assignable(leaf: Any, column: Column) -> Any:
     """The leaf as something the column's array takes as it is. Raises DataError."""
+    if column.is_variable:
+        if type(leaf) is type(column.blank) and not column.shape:
+            return leaf
+    elif isinstance(leaf, (str, bytes)):
+        raise _misfit(column, "value", leaf_text(leaf))
     if isinstance(leaf, (bool, int, float, complex)) and not isinstance(leaf, np.generic) and not column.shape:
         if not _number_fits(leaf, column.dtype):
             # Where the kind would do, it is the value that does not.
             fault = "value" if column.dtype.kind in ("iu" if isinstance(leaf, int) else "fc") else "dtype"
             raise _misfit(column, fault, f"the {type(leaf).__name__} {leaf}")
         return leaf
-    if leaf is None or isinstance(leaf, (dict, list, tuple, set, str, bytes)):
+    if leaf is None or isinstance(leaf, (dict, list, tuple, set)):
         raise _misfit(column, "value", leaf_text(leaf))
     array = leaf_array(leaf, column.path)
-    if array.dtype.name != column.dtype.name:
-        raise _misfit(column, "dtype", array_text(array.dtype, array.shape), array)
+    dtype = column.dtype if column.is_variable and not array.size else leaf_dtype(array, column.path)
+    if dtype.name != column.dtype.name:
+        raise _misfit(column, "dtype", array_text(dtype, array.shape), (dtype, array.shape))
     if array.shape != column.shape:
-        raise _misfit(column, "shape", array_text(array.dtype, array.shape), array)
-    return array  # At most byte-swapped, which the assignment undoes.
+        raise _misfit(column, "shape", array_text(dtype, array.shape), (dtype, array.shape))
+    # At most byte-swapped, which the assignment undoes; a single object it would take for a nest.
+    return array[()] if column.is_variable else array
 
 
-def _misfit(column: Column, fault: str, got: str, array: NDArray[Any] | None = None) -> DataError:
+def _misfit(
+    column: Column, fault: str, got: str, kind: tuple[np.dtype[Any], tuple[int, ...]] | None = None
+) -> DataError:
     """The error of a leaf that is not its column's; `detail` has the facts for programs."""
     detail: dict[str, Any] = {
         "fault": fault,
@@ -229,8 +273,8 @@ def _misfit(column: Column, fault: str, got: str, array: NDArray[Any] | None = N
         "expected_dtype": column.dtype.name,
         "expected_shape": column.shape,
     }
-    if array is not None:
-        detail.update(got_dtype=array.dtype.name, got_shape=array.shape)
+    if kind is not None:
+        detail.update(got_dtype=kind[0].name, got_shape=kind[1])
     return DataError(
         f"{path_text(column.path)}: expected {array_text(column.dtype, column.shape)}, got {got}", detail=detail
     )
@@ -239,7 +283,7 @@ def _misfit(column: Column, fault: str, got: str, array: NDArray[Any] | None = N
 def _number_fits(number: complex, dtype: np.dtype[Any]) -> bool:
     """Whether a Python number goes into the dtype: its kind or a wider one, and in range (the rule of NEP 50)."""
     if isinstance(number, bool):
-        return True
+        return dtype.kind not in "SU"
     if isinstance(number, int):
         if dtype.kind in "iu":
             return bool(np.iinfo(dtype).min <= number <= np.iinfo(dtype).max)

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.codecs import BLOSC2, DELTA, OMITTED, RAW, SPARSE, check_bools, decode_column, split_sparse
-from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, extent_bytes
+from replayd_client.cells import LENGTH_BYTES
+from replayd_client.codecs import BLOSC2, DELTA, OMITTED, RAW, SPARSE, check_bools, decode_rows, decoded_bytes
+from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema
 from replayd_client.errors import DataError
 from replayd_client.structure import path_text
 
@@ -23,6 +24,9 @@ Buffer = bytes | bytearray | memoryview
 
 MAX_BATCH_BYTES = 16 << 30
 """Most bytes the arrays of one batch may take: a compressed reply of a few megabytes could ask for any amount."""
+
+OBJECT_BYTES = 64
+"""What a value of bytes or str takes beside its bytes, about: the object and the references to it."""
 
 PACKED_PAYLOAD_BYTES = 16 * 1024
 """Mean payload below which the frames of a body are joined, since one copy costs less than a call for each chunk."""
@@ -35,8 +39,10 @@ class SampledChunks:
         *(
             "_all_plain",
             "_body",
+            "_cell_bytes",
             "_chunk_start",
             "_codec",
+            "_counted",
             "_decoded",
             "_first_blob",
             "_flags",
@@ -80,6 +86,8 @@ class SampledChunks:
         self.is_packed = total < 1 << 31 and (len(self._frames) <= 1 or total < PACKED_PAYLOAD_BYTES * n)
         self._body: NDArray[np.uint8] | None = None
         self._places: _Places | None = None
+        self._counted: set[tuple[int, int]] = set()
+        self._cell_bytes = 0
         self._decoded: dict[tuple[int, int], tuple[NDArray[Any], NDArray[np.bool_] | None]] = {}
 
     def _check_records(self, blobs: NDArray[np.void], widths: Ints) -> None:
@@ -92,16 +100,21 @@ class SampledChunks:
                 raise DataError("a blob that was omitted has bytes")
         if not self.schemas:
             return
-        # Every raw blob without a bitmap must have exactly its rows; what is compressed is compared when it is decoded.
-        row_bytes = [np.array([column.row_bytes for column in schema.columns], np.int64) for schema in self.schemas]
-        if len(row_bytes) == 1:
-            decoded = (self.rows[:, None] * row_bytes[0]).reshape(-1)
+        # Every raw blob without a bitmap must have exactly its rows, or room for the lengths of values of any length;
+        # what is compressed is compared when it is decoded.
+        columns = [column for schema in self.schemas for column in schema.columns]
+        row_bytes = np.array([column.row_bytes for column in columns], np.int64)
+        if len(self.schemas) == 1:
+            decoded = (self.rows[:, None] * row_bytes).reshape(-1)
         else:
-            schema_start = starts_of(np.array([len(sizes) for sizes in row_bytes], np.int64))
-            column = np.arange(len(blobs)) - np.repeat(self._first_blob[:-1], widths)
-            decoded = np.concatenate(row_bytes)[np.repeat(schema_start[self.schema_of], widths) + column]
-            decoded *= np.repeat(self.rows, widths)
+            schema_start = starts_of(np.array([len(schema.columns) for schema in self.schemas], np.int64))
+            place = np.repeat(schema_start[self.schema_of] - self._first_blob[:-1], widths) + np.arange(len(blobs))
+            decoded = row_bytes[place] * np.repeat(self.rows, widths)
         is_wrong = self._size != decoded
+        if any(schema.is_variable for schema in self.schemas):
+            is_variable = np.array([column.is_variable for column in columns])
+            is_variable = np.tile(is_variable, len(self.rows)) if len(self.schemas) == 1 else is_variable[place]
+            is_wrong &= ~is_variable | (self._size < decoded)
         if not self._all_plain:
             is_wrong &= (self._codec == RAW) & (self._flags & (SPARSE | OMITTED) == 0)
         if is_wrong.any():
@@ -140,33 +153,42 @@ class SampledChunks:
         """
         buffer, codec, flags = self._blob(chunk, number, column)
         try:
-            if not flags & SPARSE:
-                decode_column(buffer, codec, flags, out)
-                return None
-            present, buffer = split_sparse(buffer, len(out))
-            some = np.empty((np.count_nonzero(present), *column.shape), column.dtype)
-            decode_column(buffer, codec if len(buffer) else RAW, flags & ~SPARSE, some)
+            if column.is_variable:
+                self._count_cells(chunk, number, column, buffer, codec, flags)
+            return decode_rows(column, buffer, codec, flags, out)
         except DataError as error:
             raise DataError(f"{path_text(column.path)}: {error}") from error
-        out[present] = some
-        return present
 
     def decoded(self, chunk: int, number: int, column: Column) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         """All rows of a chunk's column, decoded once and kept, and which of them there are; not to be written to."""
         found = self._decoded.get((chunk, number))
         if found is None:
-            shape = (int(self.rows[chunk]), *column.shape)
-            if extent_bytes(column.dtype, shape) > MAX_BATCH_BYTES:
+            rows = int(self.rows[chunk])
+            shape = (rows, *column.shape)
+            if column.array_bytes(rows) > MAX_BATCH_BYTES:
                 raise DataError(f"{path_text(column.path)}: a chunk decodes to more than {MAX_BATCH_BYTES} bytes")
             buffer, codec, flags = self._blob(chunk, number, column)
-            if codec == RAW and not flags:
+            if codec == RAW and not flags and not column.is_variable:
                 found = np.ndarray(shape, column.dtype, buffer), None
                 check_bools(found[0])
             else:
-                array = np.empty(shape, column.dtype)
+                array = np.empty(shape, column.array_dtype)
                 found = array, self.read(chunk, number, column, array)
             self._decoded[chunk, number] = found
         return found
+
+    def _count_cells(self, chunk: int, number: int, column: Column, buffer: memoryview, codec: int, flags: int) -> None:
+        """Raises DataError if the values of bytes and str, each blob counted once, are more than a batch may take."""
+        if (chunk, number) in self._counted:
+            return
+        rows = int(self.rows[chunk])
+        if flags & SPARSE:
+            buffer = buffer[-(-rows // 8) :]
+        self._counted.add((chunk, number))
+        self._cell_bytes += decoded_bytes(buffer, codec if len(buffer) else RAW)
+        self._cell_bytes += OBJECT_BYTES * (column.row_bytes // LENGTH_BYTES) * rows
+        if self._cell_bytes > MAX_BATCH_BYTES:
+            raise DataError(f"the batch decodes to more than {MAX_BATCH_BYTES} bytes")
 
     def _blob(self, chunk: int, number: int, column: Column) -> tuple[memoryview, int, int]:
         """Stored bytes, codec and flags. Raises DataError if the server left them out."""

@@ -56,7 +56,7 @@ class SampleBatch:
     """B drawn items as one nest of arrays [B, T, …] ([B, …] where a column is squeezed), and B of each word of info.
 
     Items of different lengths come as asked: with ragged="list" each leaf is a list of B arrays [T_i, …]; with "pad" it
-    is [B, T_max, …] with zeros behind shorter items, and `mask` tells rows from padding.
+    is [B, T_max, …] with 0, b"" or "" behind shorter items, and `mask` tells rows from padding.
     """
 
     info: SampleBatchInfo

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from replayd_client.columns import MAX_DIMENSIONS, leaf_text, storable_dtype
 from replayd_client.errors import DataError
 from replayd_client.structure import MAX_DEPTH, Path, flatten, path_text
@@ -28,6 +30,13 @@ def signature_of(nest: Any) -> list[tuple[Path, str, tuple[int | None, ...]]]:
     return [(path, *_spec_of(leaf, path)) for path, leaf in flatten(_open_spaces(nest, 0))]
 
 
+def spec_dtype(dtype: Any, path: Path) -> np.dtype[Any]:
+    """What numpy or TensorFlow calls a dtype, as the one that is stored. Raises DataError that names the path."""
+    found = getattr(dtype, "as_numpy_dtype", dtype)
+    # TensorFlow's strings are bytes, and it gives numpy's objects for them.
+    return storable_dtype(bytes if found is np.object_ and found is not dtype else found, path)
+
+
 def _open_spaces(nest: Any, depth: int) -> Any:
     """The nest with Gymnasium's composite spaces replaced by the dicts and tuples they hold."""
     if depth <= MAX_DEPTH:
@@ -41,9 +50,11 @@ def _open_spaces(nest: Any, depth: int) -> Any:
 
 def _spec_of(leaf: Any, path: Path) -> tuple[str, tuple[int | None, ...]]:
     shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    if shape is None and isinstance(dtype, np.dtype) and dtype.kind == "U":
+        shape = ()  # Gymnasium's Text.
     if shape is None or dtype is None:
         raise DataError(f"{path_text(path)}: a signature needs a shape and a dtype, which {leaf_text(leaf)} has not")
-    dtype = storable_dtype(getattr(dtype, "as_numpy_dtype", dtype), path)
+    dtype = spec_dtype(dtype, path)
     try:
         dims = tuple(None if dimension is None else int(dimension) for dimension in shape)
     except (TypeError, ValueError):

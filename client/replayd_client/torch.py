@@ -67,9 +67,10 @@ class ReplayDataset(IterableDataset[TensorBatch]):
     what it raises. Each iteration opens a client and a thread of its own where it happens, so the dataset pickles, and
     workers may be forked or spawned. Every worker draws batches of its own; of `max_batches` each draws its share.
 
-    Tensors are those of the decoded arrays, without a copy. `pin_memory` copies data and masks once more, into pinned
-    memory, on the thread that draws ahead; without CUDA it does nothing. It is for `num_workers=0`: workers hand
-    batches over in shared memory, so there it is left to the DataLoader's own `pin_memory`.
+    Tensors are those of the decoded arrays, without a copy; bytes and str, for which there are none, stay numpy arrays
+    of objects. `pin_memory` copies data and masks once more, into pinned memory, on the thread that draws ahead;
+    without CUDA it does nothing. It is for `num_workers=0`: workers hand batches over in shared memory, so there it is
+    left to the DataLoader's own `pin_memory`.
     """
 
     def __init__(
@@ -142,6 +143,8 @@ def tensors(parts: list[SampledBatch], ragged: Ragged, pin: bool) -> TensorBatch
     info_tensors = TensorInfo(**{name: torch.from_numpy(np.array(array)) for name, array in words.items()})
 
     def tensor(array: NDArray[Any]) -> Any:
+        if array.dtype.kind == "O":
+            return array
         made = torch.from_numpy(array)
         return made.pin_memory() if pin else made
 

@@ -18,8 +18,9 @@ from replayd_client.writer_life import WriterLife
 class TrajectoryWriter(WriterLife):
     """Writes steps and items that show arbitrary picks of them. Made by `Client.trajectory_writer`.
 
-    A step is a nest of arrays and numbers; what is appended is copied. Items are sent in the background. Errors of the
-    server are raised by the next call. One thread at a time uses a writer; a context manager, which flushes and closes.
+    A step is a nest of arrays, numbers, bytes and str; what is appended is copied. Items are sent in the background.
+    Errors of the server are raised by the next call. One thread at a time uses a writer; a context manager, which
+    flushes and closes.
     """
 
     _core: ItemCore

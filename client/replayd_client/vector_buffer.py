@@ -11,8 +11,9 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.columns import Column, Schema, array_text, leaf_array
+from replayd_client.columns import Column, Schema, array_text, leaf_array, leaf_dtype, variable_bytes
 from replayd_client.errors import DataError
+from replayd_client.row_buffer import check_step_cells
 from replayd_client.structure import path_text
 from replayd_client.vector_items import Bools, EpisodeRows, Ints
 
@@ -32,6 +33,10 @@ def autoreset_mode_of(mode: Any) -> AutoresetMode:
     return MODES[name]
 
 
+BLOCK_BYTES = 64 << 20
+"""Bytes of rows that wait, where steps are large."""
+
+
 class VectorBuffer:
     """`slots` times N rows. Those of one time lie in one slot; not every environment has a row in every slot.
 
@@ -41,7 +46,7 @@ class VectorBuffer:
     __slots__ = (
         *("_arrays", "_begin_position", "_checks", "_episode", "_episodes", "_fresh", "_has_fresh", "_has_observed"),
         *("_is_closing", "_is_first", "_is_last", "_mode", "_observed", "_position", "_resetting", "_valid"),
-        *("_was_ended", "carried", "num_envs", "schema", "slot", "slots", "steps"),
+        *("_was_ended", "carried", "cell_bytes", "num_envs", "schema", "slot", "slots", "steps"),
     )
 
     def __init__(
@@ -60,7 +65,9 @@ class VectorBuffer:
         self._observed = list(observed)
         self._has_observed = any(observed)
         self._checks = [(column.dtype, (num_envs, *column.shape)) for column in schema.columns]
-        self._arrays = [np.zeros((slots, num_envs, *column.shape), column.dtype) for column in schema.columns]
+        self._arrays = [_blanks(column, (slots, num_envs, *column.shape)) for column in schema.columns]
+        self.cell_bytes = 0
+        """Bytes of values of bytes and str that were appended since the last `carry`."""
         # Rows without a mark are the rule, so that a step in which no episode ends marks nothing.
         self._valid = np.ones((slots, num_envs), np.bool_)
         self._valid[:carried] = False
@@ -80,7 +87,7 @@ class VectorBuffer:
 
     @property
     def is_full(self) -> bool:
-        return self.slot + 2 > self.slots
+        return self.slot + 2 > self.slots or self.cell_bytes >= BLOCK_BYTES
 
     @property
     def new_slots(self) -> int:
@@ -104,6 +111,8 @@ class VectorBuffer:
         is_ending = np.count_nonzero(ends) > 0
         if is_ending and self._mode != "next_step" and self._has_observed and not final:
             raise DataError("episodes ended, and `final` does not tell what they led to")
+        if self.schema.is_variable:
+            self.cell_bytes += self._measured(values, final)
         slot = self._begin_slot()
         for array, value in zip(self._arrays, values):  # noqa: B905 - the lengths were compared, and this is hot
             array[slot] = value
@@ -163,6 +172,10 @@ class VectorBuffer:
         array = self._arrays[number]
         return array.reshape(-1, *array.shape[2:])
 
+    def row_cell_bytes(self, source: Ints) -> Ints:
+        """Bytes that the bytes and str of these rows take in chunks."""
+        return variable_bytes(self.schema.columns, [self.column(number)[source] for number in range(len(self._arrays))])
+
     def carry(self, rows: EpisodeRows, needed_from: Ints) -> None:
         """Begin anew with those rows of the episodes that go on, by environment, from these positions on."""
         env = rows.source % self.num_envs
@@ -180,6 +193,7 @@ class VectorBuffer:
         self._is_first[used] = self._is_last[used] = self._is_closing[used] = False
         self._begin_position = np.minimum(needed_from, self._position)
         self.slot = self.carried
+        self.cell_bytes = 0
         self._was_ended = False
 
     # Helpers, in the order of their callers.
@@ -199,13 +213,23 @@ class VectorBuffer:
     def _fitting(self, column: Column, leaf: Any) -> NDArray[Any]:
         array = leaf_array(leaf, column.path)
         wanted = (self.num_envs, *column.shape)
-        if array.shape != wanted or array.dtype.name != column.dtype.name:
-            expected, got = array_text(column.dtype, wanted), array_text(array.dtype, array.shape)
+        dtype = column.dtype if column.is_variable and not array.size else leaf_dtype(array, column.path)
+        if array.shape != wanted or dtype.name != column.dtype.name:
+            expected, got = array_text(column.dtype, wanted), array_text(dtype, array.shape)
             raise DataError(
                 f"{path_text(column.path)}: expected {expected}, got {got}",
                 detail={"path": column.path, "expected": expected, "got": got},
             )
         return array
+
+    def _measured(self, values: Sequence[NDArray[Any]], final: Sequence[NDArray[Any]]) -> int:
+        """Bytes of a step's values of bytes and str. Raises DataError if they are more than a chunk can take."""
+        sizes = variable_bytes(self.schema.columns, values)
+        check_step_cells(int(sizes.max()))
+        if len(final):
+            observed = [c for c, is_observed in zip(self.schema.columns, self._observed, strict=True) if is_observed]
+            check_step_cells(int(variable_bytes(observed, final).max(initial=0)))
+        return int(sizes.sum())
 
     def _begin_slot(self) -> int:
         assert self.slot < self.slots, "a writer must take the rows when the buffer is full"
@@ -251,11 +275,15 @@ class VectorBuffer:
         self.steps += int(np.count_nonzero(ended))
 
     def _blank(self, slot: int, envs: Bools) -> None:
-        for array, is_observed in zip(self._arrays, self._observed, strict=True):
+        for column, array, is_observed in zip(self.schema.columns, self._arrays, self._observed, strict=True):
             if not is_observed:
-                array[slot, envs] = 0
+                array[slot, envs] = column.blank
 
     def _renew(self, envs: Bools) -> None:
         """The next rows of these environments begin episodes."""
         self._fresh |= envs
         self._has_fresh = True
+
+
+def _blanks(column: Column, shape: tuple[int, ...]) -> NDArray[Any]:
+    return np.full(shape, column.blank, object) if column.is_variable else np.zeros(shape, column.dtype)

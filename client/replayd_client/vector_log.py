@@ -20,8 +20,9 @@ from replayd_client.codecs import ColumnCodec, WriterCodec, check_writer_codec
 from replayd_client.columns import Schema
 from replayd_client.messages import ChunkBatch, ItemBatch
 from replayd_client.ragged_chunks import RaggedChunks, ragged_chunks
+from replayd_client.row_buffer import CHUNK_CELL_BYTES
 from replayd_client.signatures import checked_priority
-from replayd_client.vector_buffer import AutoresetMode, VectorBuffer
+from replayd_client.vector_buffer import BLOCK_BYTES, AutoresetMode, VectorBuffer
 from replayd_client.vector_items import Bools, EpisodeRows, Ints, VectorItem
 from replayd_client.writer_report import ColumnReport, WriterReport
 
@@ -32,8 +33,6 @@ BLOCK_ROWS = 8192
 BLOCK_STEPS = 1024
 CARRY_SHARE = 8
 """A cut waits for so many times as many steps as may have to be carried over, which then leave a second time."""
-BLOCK_BYTES = 64 << 20
-"""Bytes of rows that wait, where steps are large."""
 MESSAGE_CHUNKS, MESSAGE_ITEMS, MESSAGE_BLOBS, MESSAGE_BYTES = 4096, 16384, 65536, 4 << 20
 """The most of each in one message; the server's limits lie above."""
 LONG_WAIT_S = 9.0
@@ -64,7 +63,6 @@ class VectorLog:
         self._ready_since: float | None = None
         self._waiting_since: float | None = None
         self._chunks_finished = 0
-        self._rows_stored = 0
 
     def begin(self, schema: Schema, observed: Sequence[bool]) -> None:
         """Say what the steps have, and which of the columns are observed before an action is taken."""
@@ -75,7 +73,7 @@ class VectorLog:
         self._schema = schema
         self._schema_blob = schema.encode()
         self._codecs = [ColumnCodec(column, self._codec) for column in schema.columns]
-        self._stored = np.zeros(len(schema.columns), np.int64)
+        self._bytes_in, self._stored = np.zeros((2, len(schema.columns)), np.int64)
         templates = [item.shown(schema)[0] for item in self._items]
         self._templates = list(dict.fromkeys(templates))
         self._tables = list(dict.fromkeys(item.table for item in self._items))
@@ -146,8 +144,10 @@ class VectorLog:
         if buffer is None:
             return WriterReport(0, 0, self._chunk_rows, {})
         columns = {
-            "/".join(map(str, column.path)): ColumnReport(self._rows_stored * column.row_bytes, stored)
-            for column, stored in zip(self._schema.columns, self._stored.tolist(), strict=True)
+            "/".join(map(str, column.path)): ColumnReport(appended, stored)
+            for column, appended, stored in zip(
+                self._schema.columns, self._bytes_in.tolist(), self._stored.tolist(), strict=True
+            )
         }
         return WriterReport(buffer.steps, self._chunks_finished, self._chunk_rows, columns)
 
@@ -176,7 +176,7 @@ class VectorLog:
             first, last, kind = first[order], last[order], kind[order]
         return _Windows(first, last, kind)
 
-    def _pieces(self, rows: EpisodeRows, windows: _Windows) -> tuple[Ints, Ints]:
+    def _pieces(self, buffer: VectorBuffer, rows: EpisodeRows, windows: _Windows) -> tuple[Ints, Ints]:
         """The rows that leave, as indices: those that a window shows; and the lengths of the chunks that they make, one
         behind the other."""
         count = len(rows.position)
@@ -185,6 +185,10 @@ class VectorLog:
         episode = rows.episode[shown]
         is_start = np.ones(len(shown), np.bool_)
         is_start[1:] = (np.diff(shown) != 1) | (episode[1:] != episode[:-1])
+        if self._schema.is_variable:
+            # Where values may be of any length, a chunk also ends before it has too many bytes.
+            filled = np.cumsum(buffer.row_cell_bytes(rows.source[shown])) // CHUNK_CELL_BYTES
+            is_start[1:] |= filled[1:] != filled[:-1]
         start = np.flatnonzero(is_start)
         length = np.diff(np.append(start, len(shown)))
         # A run of n rows becomes p chunks of about equal length; number i of them begins at its row ⌊i · n / p⌋.
@@ -194,11 +198,14 @@ class VectorLog:
         return shown, np.diff(np.append(first, len(shown)))
 
     def _add_messages(self, buffer: VectorBuffer, rows: EpisodeRows, windows: _Windows) -> None:
-        shown, lengths = self._pieces(rows, windows)
+        shown, lengths = self._pieces(buffer, rows, windows)
         columns = [buffer.column(number) for number in range(len(self._schema.columns))]
         chunks = ragged_chunks(self._schema, columns, self._codecs, rows.source[shown], lengths)
         self._chunks_finished += len(lengths)
-        self._rows_stored += len(shown)
+        self._bytes_in += [
+            column.bytes_in(array[rows.source[shown]], None) if column.is_variable else column.row_bytes * len(shown)
+            for column, array in zip(self._schema.columns, columns, strict=True)
+        ]
         self._stored += chunks.records["stored_bytes"].sum(axis=0, dtype=np.int64)
         place = np.zeros(len(rows.position), np.int64)
         place[shown] = np.arange(len(shown))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client.codecs import WriterCodec
-from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array
+from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array, leaf_dtype
 from replayd_client.errors import DataError
 from replayd_client.final_observations import final_values
 from replayd_client.pacer import Pacer
@@ -130,7 +130,7 @@ class VectorWriter(WriterLife):
                 raise DataError(
                     f"{path_text(path)}: a step needs an axis of {self.num_envs} environments, got {list(array.shape)}"
                 )
-            columns.append(Column(path, array.dtype, array.shape[1:]))
+            columns.append(Column(path, leaf_dtype(array, path), array.shape[1:]))
         schema = Schema(tuple(columns))
         observed = [any(path[: len(name)] == name for name in self._observations) for path in schema.paths]
         for name in self._observations:

@@ -137,15 +137,15 @@ HOSTILE: dict[str, tuple[Frames, str]] = {
     "a window that ends before its last chunk": (window(0, 2, 0, 2), "bad_request"),
     "offset and length that wrap around": (window(0, 1, (1 << 32) - 1, (1 << 32) - 1), "bad_request"),
     "a template's row outside the window": (
-        [insert(templates=[msgpack.packb([[["x"], 0, False, [1, 1, 1]]])]), BODY],
+        [insert(templates=[msgpack.packb([[["x"], False, [[0, [1, 1, 1]]]]])]), BODY],
         "bad_request",
     ),
     "a template's column outside the schema": (
-        [insert(templates=[msgpack.packb([[["x"], 1, False, []]])]), BODY],
+        [insert(templates=[msgpack.packb([[["x"], False, [[1, []]]]])]), BODY],
         "bad_request",
     ),
     "a template's row below zero": (
-        [insert(templates=[msgpack.packb([[["x"], 0, False, [0, 2, -1]]])]), BODY],
+        [insert(templates=[msgpack.packb([[["x"], False, [[0, [0, 2, -1]]]]])]), BODY],
         "bad_message",
     ),
     "a forged template_of": ([insert(template_of=b"\xff\xff"), BODY], "bad_message"),

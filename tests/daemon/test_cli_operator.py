@@ -7,10 +7,12 @@ import os
 import subprocess
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from replayd.cli import main
+from replayd_client import Client
 from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.harness import DaemonProcess, Peer, run_replayd
 
@@ -79,6 +81,22 @@ def test_peek_shows_items_and_draws_none(start_daemon: StartDaemon, connect: Con
     assert found["missing"] == [999]
     assert "not there: 999" in said(daemon, "peek", "per", "--key", "999")
     assert peer.ask("info")["tables"][0]["limiter"]["samples"] == 0
+
+
+def test_peek_shows_bytes_and_text(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(*PER)
+    with Client(daemon.address) as client:
+        client.insert({"t": "grüße", "b": np.array([b"\xff", b"a"])}, {"per": 1.0})
+        client.insert({"t": "x" * 10_000, "b": np.array([b"", b""])}, {"per": 2.0})
+    rows = said(daemon, "peek", "per", "--lowest", "2").splitlines()[2:]
+    assert "b bytes[1, 2] = [[b'\\xff', b'a']], t str[1] = ['grüße']" in rows[0]
+    assert rows[1].endswith("x…")
+    assert len(rows[1]) < 400
+    [item] = said_json(daemon, "peek", "per", "--lowest", "1")["items"]
+    assert item["data"] == {
+        "b": {"dtype": "bytes", "shape": [1, 2], "values": [["ff", "61"]]},
+        "t": {"dtype": "str", "shape": [1], "values": ["grüße"]},
+    }
 
 
 def test_peek_takes_one_way_of_asking() -> None:

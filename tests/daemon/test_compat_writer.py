@@ -161,9 +161,7 @@ def test_steps_keep_dtype_and_shape(client: reverb.Client) -> None:
                 writer.append(bad)
 
 
-@pytest.mark.parametrize(
-    "sequence", [{}, [], {"a": np.zeros(2), "b": np.zeros(3)}, {"a": np.zeros(2), "b": 1}, 3]
-)
+@pytest.mark.parametrize("sequence", [{}, [], {"a": np.zeros(2), "b": np.zeros(3)}, {"a": np.zeros(2), "b": 1}, 3])
 def test_a_sequence_has_an_axis_of_steps_in_each_leaf(client: reverb.Client, sequence: Any) -> None:
     with client.writer(2) as writer, pytest.raises(ValueError):
         writer.append_sequence(sequence)

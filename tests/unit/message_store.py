@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from replayd_client.batches import SampledBatch
 from replayd_client.chunk_log import Message
 from replayd_client.columns import Schema
-from replayd_client.item_windows import ItemWindows
 from replayd_client.messages import ShownItems
 from replayd_client.structure import Structure
 from replayd_client.wire import BLOB_RECORD
@@ -64,23 +64,30 @@ class Store:
         assert not len(records)
 
     def item(self, index: int) -> Any:
-        first, count, offset, length, template = self.items[index]
-        chunks = [self.chunks[number] for number in range(first, first + count)]
+        paths, arrays = self.sampled([index]).item(0)
+        return Structure.from_paths(paths).rebuild(arrays)
+
+    def sampled(self, indices: list[int]) -> SampledBatch:
+        """These items as a reply has them; each brings chunks of its own."""
+        items = [self.items[index] for index in indices]
+        numbers = [number for first, count, *_ in items for number in range(first, first + count)]
+        chunks = [self.chunks[number] for number in numbers]
         schemas = list(dict.fromkeys(schema for _, schema, _, _ in chunks))
-        one = np.ones(1)
+        templates = list(dict.fromkeys(template for *_, template in items))
+        counts = [count for _, count, *_ in items]
+        m = len(items)
         shown = ShownItems(
-            *(one.astype(dtype) for dtype in ("u8", "f8", "u4")),
-            np.zeros(1, "u4"),
-            np.array([count], "u4"),
-            np.array([offset], "u4"),
-            np.array([length], "u4"),
-            [template],
-            None,
+            *(np.ones(m, dtype) for dtype in ("u8", "f8", "u4")),
+            (np.cumsum(counts) - counts).astype("u4"),
+            np.array(counts, "u4"),
+            np.array([offset for _, _, offset, _, _ in items], "u4"),
+            np.array([length for _, _, _, length, _ in items], "u4"),
+            templates,
+            np.array([templates.index(template) for *_, template in items], "u2"),
             np.array([rows for rows, _, _, _ in chunks], "u4"),
             schemas,
             np.array([schemas.index(schema) for _, schema, _, _ in chunks], "u2"),
             np.concatenate([records for _, _, records, _ in chunks]),
             [payload for _, _, _, payload in chunks],
         )
-        paths, arrays = ItemWindows(shown).item(0)
-        return Structure.from_paths(paths).rebuild(arrays)
+        return SampledBatch(shown, np.ones(m), np.ones(m, "u8"))

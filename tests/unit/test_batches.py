@@ -342,8 +342,8 @@ def test_a_chunk_that_items_share_is_decoded_once(monkeypatch: pytest.MonkeyPatc
         chunk[0].fill(1)
     windows = [Window(0, 1, 0, 5, 0), Window(0, 1, 1, 4, 0), Window(0, 2, 3, 3, 0), Window(1, 1, 0, 5, 0)]
     calls = []
-    decode = sampled_chunks.decode_column
-    monkeypatch.setattr(sampled_chunks, "decode_column", lambda *args: calls.append(1) or decode(*args))
+    decode = sampled_chunks.decode_rows
+    monkeypatch.setattr(sampled_chunks, "decode_rows", lambda *args: calls.append(1) or decode(*args))
     template = [Template((OutputColumn(("x",), False, ((0, ()),)),))]
     check_items(experience, windows, template, experience.reply(windows, template))
     assert len(calls) == 2

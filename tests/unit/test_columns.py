@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from replayd.blobs import parse_template
 from replayd.errors import PeerError
-from replayd_client.columns import DTYPE_NAMES, MAX_CHUNK_ROWS, MAX_DIMENSIONS, MAX_ROW_BYTES, Column, Schema
+from replayd_client.columns import BLANKS, DTYPE_NAMES, MAX_CHUNK_ROWS, MAX_DIMENSIONS, MAX_ROW_BYTES, Column, Schema
 from replayd_client.descriptions import MAX_DESCRIPTION_BYTES
 from replayd_client.errors import DataError
 from replayd_client.row_buffer import RowBuffer
@@ -25,6 +25,7 @@ from replayd_client.structure import MAX_COLUMNS
 from replayd_client.templates import MAX_RUNS, OutputColumn, Template, rows_of, runs_of
 
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=8)
+FIXED = [name for name in DTYPE_NAMES if name not in BLANKS]
 SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 
 
@@ -75,12 +76,12 @@ SCHEMA_LIKE = st.lists(
     ),
     max_size=4,
 )
+RUNS_LIKE = st.lists(st.integers(-3, 3) | st.integers(-(2**63), 2**64 - 1), max_size=9)
 TEMPLATE_LIKE = st.lists(
     st.tuples(
         st.lists(st.text(max_size=3) | st.integers(-1, 3), max_size=3) | MSGPACKED,
-        st.integers(-1, 600) | MSGPACKED,
         st.booleans() | MSGPACKED,
-        st.lists(st.integers(-3, 3) | st.integers(-(2**63), 2**64 - 1), max_size=9) | MSGPACKED,
+        st.lists(st.tuples(st.integers(-1, 600), RUNS_LIKE | MSGPACKED) | MSGPACKED, max_size=3) | MSGPACKED,
     ),
     max_size=4,
 )
@@ -178,10 +179,11 @@ def test_a_leaf_gives_its_column(leaf: Any, dtype: str, shape: tuple[int, ...]) 
     [
         (None, "None"),
         (2**63, "int64"),
-        ("text", "str"),
-        (b"bytes", "bytes"),
         ([1], "list"),
-        (np.array(["text"]), "<U4"),
+        ("\ud800", "UTF-8"),
+        (np.array(["a", "\udfff"]), "UTF-8"),
+        (np.array(["a", b"b"], object), "bytes, str"),
+        (np.array([], object), "empty"),
         (np.array([None]), "object"),
         (np.array("2020-01-01", "M8[D]"), "datetime64"),
         (np.zeros(2, [("a", "f4")]), "'a'"),
@@ -236,7 +238,7 @@ def buffer_of(*columns: tuple[str, tuple[int, ...]], capacity: int = 4) -> RowBu
     return RowBuffer(schema, capacity)
 
 
-@pytest.mark.parametrize("dtype", DTYPE_NAMES)
+@pytest.mark.parametrize("dtype", FIXED)
 @pytest.mark.parametrize("shape", [(), (3,), (0,), (2, 0, 3), (2, 3)])
 def test_rows_come_back_as_they_were_appended(dtype: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)

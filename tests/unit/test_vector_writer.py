@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replayd_client import vector_buffer, vector_log
 from replayd_client.columns import Column, Schema
 from replayd_client.errors import DataError, PriorityError
 from replayd_client.final_observations import final_values
@@ -43,12 +44,15 @@ class Run:
         obs = np.array([[1000.0 * env + self.clock] * 2 for env in range(self.envs)], "f4")
         action = np.array([100 * env + self.clock for env in range(self.envs)], "i2")
         final = [-obs[np.array(ends)]] if self.observes and any(ends) and self.mode != "next_step" else []
-        self.log.append([action, np.array(ends), obs], np.array(ends), final, 0.0)
+        self.append([action, np.array(ends), obs], np.array(ends), final)
         # What was handed in may change at once.
         obs[:], action[:] = -1, -1
         for env, end in enumerate(ends):
             self._step_of(env, end)
         self.ship()
+
+    def append(self, leaves: list[Any], ends: Any, final: list[Any]) -> None:
+        self.log.append(leaves, ends, final, 0.0)
 
     def _step_of(self, env: int, end: bool) -> None:
         row = (100 * env + self.clock, end, 1000.0 * env + self.clock)
@@ -104,6 +108,37 @@ class Run:
         return found
 
 
+WORDS = (Column(("tag",), "bytes", ()), Column(("note",), "str", (2,)))
+
+
+class RunOfWords(Run):
+    """Each action also in bytes, and each observation in two str."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.log.begin(Schema((*SCHEMA.columns, *WORDS)), [False, False, self.observes, False, self.observes])
+
+    def append(self, leaves: list[Any], ends: Any, final: list[Any]) -> None:
+        action, _, obs = leaves
+        tags = np.array([b"%d" % number for number in action.tolist()])
+        finals = [*final, *(self._notes(observed) for observed in final)]
+        super().append([*leaves, tags, self._notes(obs)], ends, finals)
+
+    def made(self) -> list[tuple[str, tuple[Row, ...]]]:
+        for number in range(len(self.store.items)):
+            shown = self.store.item(number)
+            assert shown["note"].tolist() == self._notes(shown["obs"]).tolist()
+            # There is no action in a row that closes an episode.
+            assert shown["tag"].tolist() == [b"%d" % number if number else b"" for number in shown["a"].tolist()]
+        return super().made()
+
+    @staticmethod
+    def _notes(obs: Any) -> Any:
+        notes = np.empty(obs.shape, object)
+        notes[:] = [[f"é{number:g}" for number in row] for row in obs.tolist()]
+        return notes
+
+
 ITEMS = st.lists(
     st.builds(
         lambda window, period, shorten, number: VectorItem(f"t{number}", window, period, 1.0, shorten),
@@ -123,12 +158,19 @@ ITEMS = st.lists(
     st.sampled_from(["next_step", "same_step", "disabled"]),
     st.booleans(),
     st.sampled_from([1, 3, None]),
+    st.sampled_from([Run, RunOfWords]),
     st.data(),
 )
 def test_items_are_those_of_a_loop_over_environments(
-    envs: int, items: list[VectorItem], mode: str, observes: bool, chunk_length: int | None, data: st.DataObject
+    envs: int,
+    items: list[VectorItem],
+    mode: str,
+    observes: bool,
+    chunk_length: int | None,
+    kind: type[Run],
+    data: st.DataObject,
 ) -> None:
-    run = Run(envs, items, mode, observes, chunk_length)
+    run = kind(envs, items, mode, observes, chunk_length)
     odds = data.draw(st.integers(1, 6))
     for _ in range(data.draw(st.integers(0, 40))):
         match data.draw(st.sampled_from(["step"] * 12 + ["cut", "end"])):
@@ -223,6 +265,29 @@ def test_what_compresses_is_compressed_and_comes_back_as_it_was() -> None:
     assert all((item["x"][:, 0] == item["n"] // 10).all() for item in shown)
 
 
+def test_chunks_end_early_where_values_are_long_and_many_of_them_are_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_log, "CHUNK_CELL_BYTES", 100)
+    monkeypatch.setattr(vector_buffer, "BLOCK_BYTES", 2000)
+    log = VectorLog(2, [VectorItem("t", 3)], "disabled", 32)
+    log.begin(Schema((Column(("x",), "bytes", ()),)), [False])
+    store = Store()
+    for number in range(40):
+        log.append([np.array([b"%040d" % number, b"%02d" % number], object)], np.zeros(2, np.bool_), [], 0.0)
+        while (message := log.take_message()) is not None:
+            store.take(message)
+    assert store.items, "rows do not wait for more than a block"
+    log.cut()
+    while (message := log.take_message()) is not None:
+        store.take(message)
+    assert all(len(payload) <= 100 + 44 for *_, payload in store.chunks.values())
+    shown = sorted(tuple(store.item(number)["x"].tolist()) for number in range(len(store.items)))
+    wide = [tuple(b"%040d" % t for t in range(start, start + 3)) for start in range(38)]
+    assert shown == sorted([*wide, *[tuple(b"%02d" % t for t in range(start, start + 3)) for start in range(38)]])
+    stored = sum(rows for rows, *_ in store.chunks.values())
+    report = log.report().columns["x"]
+    assert report.bytes_stored == report.bytes_in + 4 * stored
+
+
 # What is refused.
 
 
@@ -286,6 +351,13 @@ def test_final_observations_are_read_in_the_forms_there_are() -> None:
         assert final_values(final, [OBS], ends)[0].tolist() == [[0, 1], [4, 5]]
     column = Column(("obs", "x"), np.dtype("f4"), (2,))
     assert final_values({"obs": nested}, [column], ends)[0].tolist() == [[0, 1], [4, 5]]
+    text = Column(("obs",), "str", ())
+    for words in (np.array(["a", None, "b"], object), np.array(["a", "", "b"])):
+        assert final_values({"obs": words}, [text], ends)[0].tolist() == ["a", "b"]
+    pairs = np.array([["a", "b"]] * 3, object)
+    assert final_values({"obs": pairs}, [Column(("obs",), "str", (2,))], ends)[0].tolist() == [["a", "b"]] * 2
+    with pytest.raises(DataError, match=r"expected bytes\[\]"):
+        final_values({"obs": np.array(["a", "", "b"])}, [Column(("obs",), "bytes", ())], ends)
 
 
 @pytest.mark.parametrize(

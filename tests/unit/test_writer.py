@@ -439,7 +439,9 @@ def test_a_cut_leaves_an_open_step_in_the_buffer() -> None:
     [
         {"a": 1.5, "b": 1},
         {"a": 1, "b": np.zeros(2)},
-        {"a": 1, "b": 1, "c": "text"},
+        {"a": 1, "b": 1, "c": {1, 2}},
+        {"a": 1, "b": 1, "c": "\ud800"},
+        {"a": 1, "b": "text"},
         {"a": [1, 2], "b": 1},
         {},
         {"a": None, "b": None},

@@ -130,6 +130,11 @@ def f32(*values: float) -> bytes:
     return struct.pack(f"<{len(values)}f", *values)
 
 
+def cells(*values: bytes) -> bytes:
+    """The decoded blob of a column of bytes or str."""
+    return struct.pack(f"<{len(values)}I", *map(len, values)) + b"".join(values)
+
+
 def vector(name: str, shows: str, direction: str, frames: Iterable[bytes], **rest: Any) -> Vector:
     return {"name": name, "shows": shows, "direction": direction, "frames": [f.hex() for f in frames], **rest}
 
@@ -145,6 +150,8 @@ OBS_ACTION = array(column(path("obs"), "float32", 2), column(path("action"), "ui
 OBS_ACTION_REWARD = array(
     column(path("obs"), "float32", 2), column(path("action"), "uint8"), column(path("reward"), "float64")
 )
+NAME = array(column(path("name"), "str"))
+"""One str a step."""
 EMPTY_COLUMN = array(column(path("nothing"), "float32", 0))
 LAST_ACTION = array(output(path("last"), 1, True, 1, 1, 1))
 """The action of the window's second row, without the leading axis."""
@@ -610,6 +617,20 @@ def requests() -> list[Vector]:
             {"op": "set", "id": 23, "table": "replay", "changes": {"samples_per_insert": 2, "min_diff": -4}},
         ),
         request(
+            "insert-str",
+            "a chunk with two rows of a str column",
+            [
+                insert(
+                    25, 0, 0, ("first_chunk", uint(0)), ("rows", u32s(2)), ("schemas", array(binary(NAME))),
+                    ("blobs", records((12, 0, 0))),
+                ),
+                cells("é".encode(), b"no"),
+            ],
+            insert_of(
+                25, 0, 0, chunks_of(0, [2], [NAME], blobs=[[[12, 0, 0]]], payloads=[cells("é".encode(), b"no")]), None
+            ),
+        ),
+        request(
             "set-nothing",
             "no changes: the settings are only told",
             [header("set", 24, ("table", text("replay")), ("changes", mapping()))],
@@ -783,6 +804,12 @@ def refusals() -> list[Vector]:
         bad_chunks("unknown-flag", "no other flags", "blobs", records((4, 0, 8))),
         bad_chunks("record-not-zero", "the last two bytes are zero", "blobs", binary(struct.pack("<IBBH", 4, 0, 0, 1))),
         bad_chunks("raw-size", "a raw blob has rows × step bytes", "blobs", records((5, 0, 0))),
+        bad_insert("short-cells", "a raw blob of str has room for the lengths", "bad_message",
+                   *replaced(replaced(ONE_CHUNK, "schemas", array(binary(NAME))), "blobs", records((3, 0, 0))),
+                   body=[bytes(3)]),
+        bad_insert("delta-of-cells", "bytes and str have no differences", "bad_message",
+                   *replaced(replaced(ONE_CHUNK, "schemas", array(binary(NAME))), "blobs", records((5, 0, 1))),
+                   body=[cells(b"a")]),
         bad_chunks("step-beyond-64-bits", "a step's size may not fit any number of a reply",
                    "schemas", array(binary(array(column(path("x"), "float32", 1 << 62, 1 << 62)))), "limit_exceeded"),
         bad_insert("far-schema", "schema_of points behind the schemas", "bad_message", *ONE_CHUNK,
@@ -1353,7 +1380,7 @@ def blobs() -> list[Vector]:
 
     dtypes = (
         "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
-        "float64", "complex64", "complex128",
+        "float64", "complex64", "complex128", "bytes", "str",
     )
     ramp = list(range(64))
     return [
@@ -1362,7 +1389,7 @@ def blobs() -> list[Vector]:
         schema("nested", "keys of maps and positions in lists",
                array(column(path("obs", "pos", 0), "int16", 2, 3), column(path("obs", "größe"), "bool")),
                [[["obs", "pos", 0], "int16", [2, 3]], [["obs", "größe"], "bool", []]]),
-        schema("every-dtype", "all fourteen",
+        schema("every-dtype", "all sixteen",
                array(*(column(path(dtype), dtype) for dtype in dtypes)), [[[dtype], dtype, []] for dtype in dtypes]),
         schema("unusual-names", "any characters but control characters",
                array(column(path(" "), "uint8"), column(path("\u00a0"), "uint8"), column(path("\u200b🙂"), "uint8")),
@@ -1432,6 +1459,15 @@ def blobs() -> list[Vector]:
              [0x10, None, 0x11]),
         data("sparse-nothing", "a column missing from every row", b"", 0, 2, "int16", [], [None, None]),
         data("no-rows-of-bytes", "steps of no values", b"", 0, 0, "float32", [0], [[], []]),
+        data("bytes", "the lengths of all values, then all values; here in hex", cells(b"\0\xff", b"", b"x"), 0, 0,
+             "bytes", [], ["00ff", "", "78"]),
+        data("str", "lengths are those of the UTF-8", cells("größe".encode(), b"a", "🙂".encode(), b""), 0, 0, "str",
+             [2], [["größe", "a"], ["🙂", ""]]),
+        data("sparse-str", "rows 1 and 2 of three are there", b"\x06" + cells(b"a", b"bc"), 0, 2, "str", [],
+             [None, "a", "bc"]),
+        data("no-str", "steps of no values have no lengths", b"", 0, 0, "str", [0], [[], []]),
+        data("blosc2-bytes", "40 values, which blosc2 compressed with ZSTD", bytes.fromhex(BLOSC2_CELLS), 2, 0, "bytes",
+             [], [(b"frame %d " % (n % 3) * (n % 4)).hex() for n in range(40)]),
         data("blosc1", "a blosc1 chunk which stores its bytes plainly",
              struct.pack("<4B3I", 2, 1, 2, 1, 8, 8, 24) + b"abcdefgh", 1, 0, "uint8", [4],
              [[97, 98, 99, 100], [101, 102, 103, 104]]),
@@ -1455,6 +1491,13 @@ BLOSC2_ZSTD = (
     "000301"
 )
 """Chunks as the blosc2 library wrote them (64 values of 8 bytes, 0 to 63)."""
+BLOSC2_CELLS = (
+    "0501950180020000800200009800000000000000000005000000000000000000240000007000000028b52ffd608001350300"
+    "a40200000000080000001000000018006672616d6520312032303231303231303231303231303231303231302920f0950353"
+    "1e3c70aff2b317ee557ef6857b959fbd70aff2b317ee55feec857b959fbd70aff2b317eeadfcec857b35435d4c0e9c181a0c"
+    "4c09"
+)
+"""Likewise (the lengths and the bytes of 40 values)."""
 
 
 # --- one session ------------------------------------------------------------------------------------------------------

@@ -280,7 +280,7 @@ def descriptions(draw: Draw) -> bytes:
     sizes = st.lists(NUMBERS.filter(lambda size: not (1 << 31) - 33 < size <= 1 << 31), max_size=1) | st.lists(
         st.integers(0, 1 << 9), max_size=3
     )
-    column = st.tuples(path, st.sampled_from(["float32", "bool", "object"]), sizes)
+    column = st.tuples(path, st.sampled_from(["float32", "bool", "str", "object"]), sizes)
     numbers = st.one_of(NUMBERS, st.integers(-3, 0))
     parts = st.lists(st.tuples(numbers, st.lists(numbers, max_size=6)), max_size=3)
     output = st.tuples(path, st.booleans(), parts)
