@@ -126,6 +126,16 @@ def test_a_server_that_stopped_leaves_its_port() -> None:
         server.stop()
 
 
+def test_a_server_that_cannot_publish_its_signatures_leaves_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    with monkeypatch.context() as patched:
+        patched.setattr("replayd.compat.reverb.server.packed", lambda signatures: 1 / 0)
+        with pytest.raises(ZeroDivisionError) as caught:
+            Server([fifo("table")], port=port)
+    Server([fifo("table")], port=port).stop()
+    assert caught.value.__traceback__ is not None, "what failed is still referred to"
+
+
 def test_stop_may_be_called_again_and_wait_returns() -> None:
     server = Server([fifo("table")])
     waiting = threading.Thread(target=server.wait)

@@ -211,7 +211,11 @@ class Server:
         except BindError as error:
             raise ValueError(str(error)) from error
         self._port = self._server.port
-        self._publish()
+        try:
+            self._publish()
+        except BaseException:
+            self._server.stop()
+            raise
         LOCAL[self._port] = self
 
     @property
