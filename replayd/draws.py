@@ -54,7 +54,10 @@ class Pick:
         return occurrence(self.slots)
 
     def sendable(self) -> Pick:
-        """Of these items as many as fit into one reply, from the first on; one at least, if there is one."""
+        """Of these items, from the first on, as many as one reply takes: to the one with which it reaches REPLY_BYTES.
+
+        Not to the one before, or else large items would be drawn less often than they should.
+        """
         counts = self._counts
         if counts is not None and len(self._flat) > REFERENCES.value:
             fit = int(np.searchsorted(np.cumsum(counts), REFERENCES.value, side="right"))
@@ -68,11 +71,16 @@ class Pick:
         spent = np.cumsum(cost)
         if counts is not None:
             spent = spent[np.cumsum(counts) - 1]
-        return self.first(max(1, int(np.searchsorted(spent, REPLY_BYTES.value, side="right"))))
+        return self.first(int(np.searchsorted(spent, REPLY_BYTES.value)) + 1)
 
     def first(self, n: int) -> Pick:
         """The first n of these items."""
         return self if n >= len(self) else Pick(self._items, self._chunks, self.slots[:n], self.rows[:n])
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a reply with these items takes no further one."""
+        return self._nbytes >= REPLY_BYTES.value
 
     def and_then(self, later: Pick) -> Pick:
         """These items and then those; their slots may have gone to others meanwhile."""
@@ -177,7 +185,7 @@ class Draws:
         return Draws(self.pick.and_then(later.pick), probabilities, sizes)
 
     def sendable(self) -> Draws:
-        """As many of them as fit into one reply, from the first on; one at least, if there is one."""
+        """As many of them, from the first on, as one reply takes."""
         pick = self.pick.sendable()
         return (
             self if pick is self.pick else Draws(pick, self.probabilities[: len(pick)], self.table_sizes[: len(pick)])

@@ -52,7 +52,9 @@ DESCRIPTIONS = Limit("descriptions", 256, "distinct schemas, templates or tables
 RUNS = Limit("runs", 4096, "runs of one output column of a template")
 SAMPLES = Limit("samples", 16384, "n of one sample request")
 PEEKED = Limit("peeked", 1024, "items of one peek: it is for looking, not for training")
-REPLY_BYTES = Limit("reply_bytes", 64 * MIB, "payload of one sample reply; at least one item is always sent")
+REPLY_BYTES = Limit(
+    "reply_bytes", 64 * MIB, "payload with which a reply takes no further item: the one that reaches it is its last"
+)
 UPDATES = Limit("updates", 131072, "keys in one update request")
 WINDOW_MESSAGES = Limit("window_messages", 64, "insert messages a peer may leave unacknowledged")
 WINDOW_BYTES = Limit("window_bytes", 64 * MIB, "bytes a peer may leave unacknowledged; one message is always allowed")

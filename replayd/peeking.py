@@ -16,7 +16,7 @@ def peek(table: Table, order: str, n: int, keys: Uint64s, now: float) -> tuple[S
     """Items, their ages in seconds, and the keys that are not there.
 
     By key if there are `keys` (u64[k]), else the first n `oldest`, `newest`, or of `highest` or `lowest` priority
-    (which looks at every item; ties in any order). As many, from the first on, as fit into one reply.
+    (which looks at every item; ties in any order). As many, from the first on, as one reply takes.
     """
     items = table.items
     missing = keys[:0]

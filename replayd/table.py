@@ -226,7 +226,7 @@ class Table:
         self._set_priorities(slots[here], priorities[here])
 
     def show(self, slots: Int64s) -> Shown:
-        """Items as they are now, as many from the first on as fit into one reply; nothing is counted."""
+        """Items as they are now, as many from the first on as one reply takes; nothing is counted."""
         return Pick(self.items, self._chunks, slots).sendable().shown(self._templates)
 
     def reset(self) -> int:
@@ -371,7 +371,7 @@ class Table:
         draws = all.sendable()
         new = new.first(len(draws) - request.drawn)
         reply = None
-        if len(draws) >= min_n or len(draws) < len(all):
+        if len(draws) >= min_n or len(draws) < len(all) or draws.pick.is_full:
             reply = Sampled(request.id, draws.pick.shown(self._templates), draws.probabilities, draws.table_sizes)
             self._let_go(request)
         else:

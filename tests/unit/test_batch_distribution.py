@@ -6,12 +6,15 @@ Seeded, so that a test sees the same draws each time: a bias is found or it is n
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
-from replayd import rate_limiters, selectors
+from replayd import draws, rate_limiters, selectors
+from replayd.limits import REPLY_BYTES
 from replayd.messages import CloseStream, Reset, Sample, Sampled, Set, Update, Why
 from replayd.selectors import Selector
 from replayd.service import Service
@@ -20,6 +23,7 @@ from replayd.wire import encode
 from tests.unit.writer import StreamWriter, service
 
 SEEDS = 250
+DRAWS = 12
 FOUR_SIGMA = 4 * (0.25 / SEEDS) ** 0.5
 """How far a share of SEEDS may be from its expectation: one in 16 000 is farther."""
 
@@ -86,6 +90,22 @@ def test_a_batch_has_the_distribution_of_single_draws(sampler: Callable[[], Sele
             assert differ(lambda keys, draw=draw, key=key: keys[draw] == key) < near, (draw, key)  # type: ignore[misc]
     for distinct in (2, 3, 4):
         assert differ(lambda keys, distinct=distinct: len(set(keys)) == distinct) < near, distinct  # type: ignore[misc]
+
+
+def test_items_have_their_chance_whatever_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draws, "REPLY_BYTES", replace(REPLY_BYTES, value=100))
+    big = bytes(60)
+    followed = 0
+    for seed in range(SEEDS):
+        s = service(Table("t", selectors.Uniform(), selectors.Fifo(), 9, rate_limiters.MinSize(1)), seed=seed)
+        s.handle("peer", "insert", StreamWriter().insert([big, big, b"c", b"d"], [(i, 1) for i in range(4)]), 0.0)
+        keys: list[int] = []
+        while len(keys) < DRAWS:
+            s.handle("peer", "sample", Sample(1, "t", 8, 1, 0.0), 0.0)
+            keys += taken(s)
+        followed += sum({a, b} == {1, 2} for a, b in pairwise(keys[:DRAWS]))
+    # Both large ones are too much for one reply; a draw of one must not be taken back because the other came before.
+    assert followed / (SEEDS * (DRAWS - 1)) == pytest.approx(2 / 16, abs=0.03)
 
 
 # --- what is kept for a request ---------------------------------------------------------------------------------------

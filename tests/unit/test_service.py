@@ -223,15 +223,17 @@ def test_a_congested_table_stops_pushes_until_it_drains(made: list[Service]) -> 
         assert isinstance(reply, Sampled)
 
 
-def test_a_reply_is_cut_at_its_byte_limit_and_the_rest_is_not_counted_as_sampled(made: list[Service]) -> None:
+def test_a_reply_ends_with_the_item_that_reaches_its_byte_limit_and_the_rest_is_not_counted_as_sampled(
+    made: list[Service],
+) -> None:
     made.append(s := service(Table.queue("t", 10)))
     big = bytes(REPLY_BYTES.value // 3)
     writer = StreamWriter()
-    for i in range(4):
+    for i in range(6):
         ask(s, writer.insert([big], [(i, 1)], keep_from=i + 1))
-    [(_, reply)] = ask(s, sample(n=4, min_n=4))
-    assert len(reply.shown.keys) == 3
-    assert (s.tables["t"].size, s.tables["t"].limiter.samples) == (1, 3)
+    [(_, reply)] = ask(s, sample(n=6, min_n=6))
+    assert len(reply.shown.keys) == 4, "three are a byte short of it"
+    assert (s.tables["t"].size, s.tables["t"].limiter.samples) == (2, 4)
 
 
 def test_one_item_larger_than_the_limit_is_still_sent(made: list[Service]) -> None:
