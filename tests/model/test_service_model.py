@@ -55,6 +55,19 @@ tables = st.builds(
     max_diff=st.sampled_from([4.0, 6.5, 1e9]),
 )
 
+# Where draws are often kept for a request: items expire soon, and few may be missing.
+expiring_tables = st.builds(
+    NaiveTable,
+    sampler=st.sampled_from(KINDS),
+    remover=st.sampled_from(KINDS),
+    max_size=st.just(12),
+    max_times_sampled=st.sampled_from([2, 3]),
+    spi=st.just(2.0),
+    min_size=st.integers(2, 5),
+    min_diff=st.just(-3.0),
+    max_diff=st.just(1e9),
+)
+
 
 class Streams:
     """What the model knows of one writer: its chunks' payloads by number, and the numbers it still holds."""
@@ -72,8 +85,8 @@ class Streams:
 
 
 class ServiceMachine(RuleBasedStateMachine):
-    @initialize(naive=st.lists(tables, min_size=2, max_size=2))
-    def start(self, naive: list[NaiveTable]) -> None:
+    @initialize(naive=st.tuples(tables, tables | expiring_tables))
+    def start(self, naive: tuple[NaiveTable, NaiveTable]) -> None:
         self.naive = dict(zip(["a", "b"], naive, strict=True))
         self.service = Service(
             [
