@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,8 @@ from replayd_client.codecs import ColumnCodec, WriterCodec, check_writer_codec, 
 from replayd_client.columns import Schema
 from replayd_client.errors import DataError
 from replayd_client.item_handle import ItemHandle
-from replayd_client.messages import ChunkBatch, ItemBatch
+from replayd_client.messages import ItemBatch
+from replayd_client.outbox import FULL, READY, WAITING, Message
 from replayd_client.pending_items import PendingItem, PendingItems
 from replayd_client.presence import Presence
 from replayd_client.row_buffer import RowBuffer
@@ -37,16 +37,6 @@ MESSAGE_BYTES = 1 << 20
 """Payload bytes from which on a message takes no more chunks."""
 MESSAGE_BLOBS, MESSAGE_REFERENCES, MESSAGE_DESCRIPTION_BYTES = 8192, 1 << 16, 1 << 20
 """Columns of all chunks, chunks spanned by all items, bytes of all templates: the server's limits lie far above."""
-
-
-@dataclass(slots=True, eq=False)
-class Message:
-    """What goes in one insert message."""
-
-    chunks: ChunkBatch | None
-    items: ItemBatch | None
-    keep_from: int
-    handles: Sequence[ItemHandle]
 
 
 class ChunkLog:
@@ -230,14 +220,19 @@ class ChunkLog:
         return self._ready
 
     @property
-    def has_full_message(self) -> bool:
-        """Whether waiting for more items or chunks would not make the next message any better."""
-        return self._ready >= self.message_items or (self._ready > 0 and self._unsent_bytes >= MESSAGE_BYTES)
-
-    @property
     def waiting_items(self) -> int:
         """Items that wait for the open chunk."""
         return len(self._items) - self._ready
+
+    @property
+    def standing(self) -> int:
+        ready = self._ready
+        standing = WAITING if len(self._items) > ready else 0
+        if ready:
+            standing |= READY
+            if ready >= self.message_items or self._unsent_bytes >= MESSAGE_BYTES:
+                standing |= FULL
+        return standing
 
     def holds_back(self, handle: ItemHandle) -> bool:
         """Whether this item waits for the open chunk."""
@@ -258,7 +253,8 @@ class ChunkLog:
             self._ready += 1
         if first_row < self._items_from or not items:
             self._items_from = first_row
-        items.append(PendingItem(handle, priority, first_row, last_row, template, now))
+        # What the constructor of a named tuple does, without its call of a Python function.
+        items.append(tuple.__new__(PendingItem, (handle, priority, first_row, last_row, template, now)))
 
     def take_message(self) -> Message | None:
         """The next message of finished chunks and ready items, or None if no item is ready. Chunks that do not fit

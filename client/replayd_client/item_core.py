@@ -48,10 +48,14 @@ class ItemCore(WriterCore):
 
     def add_item(self, table: str, priority: float, window: Window) -> ItemHandle:
         """Inside a call: an item of this window. Raises SignatureError and UnknownTableError, if items are checked."""
-        if self._validate_items and not self._directory.is_known_to_fit(table, window.shape.shown):
-            self._directory.check(table, window.shape.shown, deadline_after(self._timeout_ms))
+        shape = window.shape
+        # The directory knows that too, by a hash of all that is shown, which takes longer than the rest of this.
+        if self._validate_items and shape.fits.get(table) != self._directory.version:
+            self._directory.check(table, shape.shown, deadline_after(self._timeout_ms))
+            shape.fits[table] = self._directory.version
         handle = ItemHandle(table, self.wait_for)
-        self.log.add_item(handle, priority, window.first_row, window.last_row, window.template, time.monotonic())
+        first, last = window.end + shape.first, window.end + shape.last
+        self.log.add_item(handle, priority, first, last, shape.template, time.monotonic())
         return handle
 
     def know_tables(self) -> None:

@@ -24,6 +24,8 @@ class TableDirectory:
         self._pool = pool
         self._lock = threading.Lock()
         self._hello: HelloReply | None = None
+        self.version = 0
+        """Counts the times that the server has said what its tables are."""
         self._fits: set[tuple[str, Shown]] = set()
 
     @property
@@ -46,6 +48,7 @@ class TableDirectory:
         with self._lock:
             self._hello = hello
             self._fits.clear()
+            self.version += 1
         return hello
 
     def table(self, name: str, deadline: float | None) -> TableDescription:
@@ -64,13 +67,10 @@ class TableDirectory:
                 )
         return found
 
-    def is_known_to_fit(self, name: str, shown: Shown) -> bool:
-        """Whether `check` has found so."""
-        return (name, shown) in self._fits
-
     def check(self, name: str, shown: Shown, deadline: float | None) -> None:
         """Raises SignatureError unless such a trajectory fits the table, and UnknownTableError."""
-        if self.is_known_to_fit(name, shown):
+        key = (name, shown)
+        if key in self._fits:
             return
         description = self.table(name, deadline)
         if description.signature is not None:
@@ -78,7 +78,7 @@ class TableDirectory:
         with self._lock:
             if len(self._fits) >= KNOWN_FITS:
                 self._fits.clear()
-            self._fits.add((name, shown))
+            self._fits.add(key)
 
     def forget(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.chunk_log import Message
 from replayd_client.codecs import ColumnCodec, WriterCodec, check_writer_codec
 from replayd_client.columns import Schema
 from replayd_client.messages import ChunkBatch, ItemBatch
+from replayd_client.outbox import FULL, READY, WAITING, Message
 from replayd_client.ragged_chunks import RaggedChunks, ragged_chunks
 from replayd_client.row_buffer import CHUNK_CELL_BYTES
 from replayd_client.signatures import checked_priority
@@ -117,8 +117,8 @@ class VectorLog:
         return max(buffer.new_slots, 1) * self.num_envs
 
     @property
-    def has_full_message(self) -> bool:
-        return bool(self._messages)
+    def standing(self) -> int:
+        return (READY | FULL if self._messages else 0) | (WAITING if self.waiting_items else 0)
 
     def ready_since(self) -> float | None:
         return self._ready_since if self._messages else None

@@ -6,7 +6,7 @@ Pure; knows of the writer only its `ChunkLog`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -32,6 +32,8 @@ class WindowShape:
     shown: Shown
     paths: Sequence[Path]
     """Of the trajectory."""
+    fits: dict[str, int] = field(default_factory=dict)
+    """Tables that it is known to fit, and in which version of the directory."""
 
 
 @dataclass(slots=True)

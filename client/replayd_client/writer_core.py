@@ -15,9 +15,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
-from replayd_client.chunk_log import Message
 from replayd_client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -26,6 +25,7 @@ from replayd_client.errors import (
     ReplaydError,
 )
 from replayd_client.insert_message import Receipt
+from replayd_client.outbox import FULL, Outbox
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import Sender, deadline_after
@@ -48,44 +48,6 @@ EXIT_TIMEOUT_MS = 1_000
 T = TypeVar("T")
 
 
-class Outbox(Protocol):
-    """What a core needs of a writer's steps: messages that can be taken, and when there will be one."""
-
-    @property
-    def items(self) -> int:
-        """Items that have not left, ready or not."""
-
-    @property
-    def ready_items(self) -> int:
-        """Items which `take_message` gives sooner or later without a cut."""
-
-    @property
-    def waiting_items(self) -> int:
-        """Items that a cut makes ready."""
-
-    @property
-    def has_full_message(self) -> bool:
-        """Whether the next message should leave at once."""
-
-    def ready_since(self) -> float | None:
-        """When the oldest ready item was made; None if there is none."""
-
-    def waiting_since(self) -> float | None:
-        """When the oldest waiting item was made; None if there is none."""
-
-    def close_step(self) -> None:
-        """The open step gets no more columns."""
-
-    def cut(self) -> None:
-        """Finish the chunks that are being filled."""
-
-    def take_message(self) -> Message | None:
-        """The next message, or None if no item is ready."""
-
-    def report(self) -> WriterReport:
-        """What has been written."""
-
-
 class WriterCore:
     """The shared half of a writer. Every method takes the lock; the pacer takes it only if it is free."""
 
@@ -106,7 +68,8 @@ class WriterCore:
         self._sender = Sender(pool, max_in_flight_items)
         self._refusals = self._sender.stream.refusals
         self._due = 0.0
-        self._armed = 0
+        self._standing = 0
+        """Of the outbox, after the last call or tick."""
         self._is_foreign = False
         self._closed = False
         self._closer: int | None = None
@@ -121,8 +84,10 @@ class WriterCore:
         """Let `do` add steps and items to the log, once there is room. Raises DeadlineExceededError if there is none in
         time, and then nothing was done."""
         with self._lock:
-            self._enter()
-            if self._outbox.has_full_message:
+            # Asked here first: this is called twice a step, and as a rule neither has anything to do.
+            if self._closed or self._refusals or self._is_foreign:
+                self._enter()
+            if self._standing & FULL:
                 self._make_room(what)
             try:
                 return do(*arguments)
@@ -260,7 +225,7 @@ class WriterCore:
                     log.warning("a writer that nobody closed ends with %d items not acknowledged", self.open_items)
                 self._shut()
                 return math.inf
-        self._armed = self._awaited()
+        self._standing = self._outbox.standing
         self._due = max(min(self._sender.next_tick(now), self._items_due()), now + BUSY_RETRY_S)
         return self._due
 
@@ -290,13 +255,13 @@ class WriterCore:
     def _make_room(self, what: str) -> None:
         """Ship what is full; if it cannot leave, wait."""
         self._ship()
-        if self._outbox.has_full_message:
+        if self._outbox.standing & FULL:
             state = "Nothing was added; what was before goes on being delivered, exactly once."
             self._wait(self._shipped, deadline_after(self._timeout_ms), what, state=state)
 
     def _shipped(self) -> bool:
         self._ship()
-        return not self._outbox.has_full_message
+        return not self._outbox.standing & FULL
 
     def _ship(self) -> None:
         steps, sender = self._outbox, self._sender
@@ -309,21 +274,17 @@ class WriterCore:
 
     def _moved(self) -> None:
         """Something was added: ship what is full, and let the pacer know when the rest is due."""
-        if self._outbox.has_full_message:
+        standing = self._outbox.standing
+        if standing & FULL:
             self._ship()
+            standing = self._outbox.standing
         # What is added to others like it is due after them.
-        awaited = self._awaited()
-        if awaited != self._armed:
-            self._armed = awaited
+        if standing != self._standing:
+            self._standing = standing
             due = self._items_due()
             if due < self._due:
                 self._due = due
                 self._pacer.wake(self, due)
-
-    def _awaited(self) -> int:
-        """Which kinds of items there are: those that wait for a chunk, and those that wait to leave."""
-        steps = self._outbox
-        return (steps.ready_items > 0) + 2 * (steps.waiting_items > 0)
 
     def _items_due(self) -> float:
         ready, waiting = self._outbox.ready_since(), self._outbox.waiting_since()

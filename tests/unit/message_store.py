@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from replayd_client.batches import SampledBatch
-from replayd_client.chunk_log import Message
 from replayd_client.columns import Schema
 from replayd_client.messages import ShownItems
+from replayd_client.outbox import Message
 from replayd_client.structure import Structure
 from replayd_client.wire import BLOB_RECORD
 

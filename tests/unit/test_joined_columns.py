@@ -16,10 +16,10 @@ from replayd.rate_limiters import MinSize
 from replayd.service import Service
 from replayd.table import Table
 from replayd.wire import decode, encode
-from replayd_client.chunk_log import Message
 from replayd_client.errors import DataError
 from replayd_client.history import TrajectoryColumn
 from replayd_client.item_windows import ItemWindows
+from replayd_client.outbox import Message
 from replayd_client.structure import Structure
 from replayd_client.wire import PeekReply, decode_reply, encode_insert, encode_peek
 from tests.unit.test_writer import Pen
