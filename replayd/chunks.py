@@ -10,18 +10,23 @@ followed while a window that spans it keeps the next one alive.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from replayd.columns import Schema
 from replayd.episodes import Episodes, LastEpisode
+from replayd.handover import Handover, SavedChunks
 from replayd.interned import Interned
 from replayd.layouts import Layouts
 from replayd.messages import Buffer, ChunkBatch, Int64s, Uint64s
 from replayd.payloads import Payloads
 from replayd.slots import Marks, Slots, count, distinct, grown
+from replayd.state import State
 
 NO_SLOT = -1
+NO_UID = 0
 
 
 class ChunkStore:
@@ -36,6 +41,12 @@ class ChunkStore:
         capacity = self._slots.capacity
         self._rows = np.zeros(capacity, _ROW)
         self._name_columns()
+        # Each chunk's name for checkpoints, never used again. An array of its own, since a checkpoint copies all of it.
+        self._uid = np.zeros(capacity, np.int64)
+        self._next_uid = NO_UID + 1
+        self._awaited = np.zeros(0, np.int64)
+        """While it is loaded: the slots in use, in the order of their chunks' names."""
+        self.handover = Handover(self._collect)
         self.episodes = Episodes()
         self._payloads = Payloads()
         self._layouts = Layouts()
@@ -80,6 +91,9 @@ class ChunkStore:
         self.episode[slots] = self.episodes.enter(batch.episodes, last_episode)
         self.schema[slots] = self._hold_schemas(batch)
         self._layout[slots] = self._layouts.put(batch.records, self.widths(slots))
+        self._uid[slots] = np.arange(self._next_uid, self._next_uid + n)
+        self._next_uid += n
+        self.handover.added(slots, len(self._rows))
         nbytes = int(batch.nbytes.sum())
         self.bytes_in_use += nbytes
         self.bytes_added += nbytes
@@ -146,6 +160,90 @@ class ChunkStore:
         """Bytes of those of these chunks which no item and no parked insert holds."""
         return int(self.nbytes[slots[self.refs[slots] == 0]].sum())
 
+    def dump(self) -> State:
+        """What `SavedChunks` do not tell of them."""
+        return {
+            "slots": self._slots.dump(),
+            "uids": self._uid[: self._slots.high_water()],
+            "next_uid": self._next_uid,
+            "schemas": self.schemas.dump(),
+            "episodes": self.episodes.dump(),
+        }
+
+    def forget_saved(self, slots: Int64s, uids: Int64s) -> None:
+        """Of these chunks, which were stored in these slots, those that still are must be handed over again."""
+        self.handover.forget(slots[self._uid[slots] == uids])
+
+    # --- loading: `begin_loading`, all that was saved in any order, `end_loading` -------------------------------------
+
+    def begin_loading(self, state: State) -> None:
+        """This empty store takes the place of the dumped one."""
+        self._slots.load(state["slots"])
+        capacity = self._slots.capacity
+        self._rows = np.zeros(capacity, _ROW)
+        self._name_columns()
+        self._uid = np.zeros(capacity, np.int64)
+        self._uid[: len(state["uids"])] = state["uids"]
+        self._next_uid = state["next_uid"]
+        self.handover.loaded(capacity)
+        self._width = np.zeros(max(16, len(state["schemas"]["blobs"]["lengths"])), np.int64)
+        slots = self._slots.in_use()
+        self._awaited = slots[np.argsort(self._uid[slots])]
+
+    def load(self, saved: SavedChunks) -> None:
+        """Of these, store those that the dumped one had and that are not there yet. Nobody holds them."""
+        if len(self._awaited) == 0:
+            return
+        at = np.minimum(np.searchsorted(self._uid[self._awaited], saved.uids), len(self._awaited) - 1)
+        slots = self._awaited[at]
+        # One of which nothing is known yet has no rows.
+        chosen = np.flatnonzero((self._uid[slots] == saved.uids) & (self.rows[slots] == 0))
+        slots = slots[chosen]
+        if len(slots) == 0:
+            return
+        nbytes = saved.nbytes[chosen]
+        self._place[slots] = self._payloads.load(saved.body, np.cumsum(saved.nbytes)[chosen] - nbytes, nbytes)
+        self.nbytes[slots], self.rows[slots] = nbytes, saved.rows[chosen]
+        self.stream[slots], self.number[slots] = saved.streams[chosen], saved.numbers[chosen]
+        self.episode[slots], self.schema[slots] = saved.episodes[chosen], saved.schemas[chosen]
+        self._width[saved.schemas[chosen]] = saved.widths[chosen]
+        self._layout[slots] = self._layouts.put(_records_of(saved, chosen), saved.widths[chosen])
+        self.bytes_in_use += int(nbytes.sum())
+
+    def end_loading(self, state: State, make_schema: Callable[[bytes], Schema]) -> NDArray[np.bool_]:
+        """What was not among the saved ones is given up. By slot: whether a chunk is there."""
+        slots, self._awaited = np.sort(self._awaited), self._awaited[:0]
+        there = self.rows[slots] > 0
+        lost, slots = slots[~there], slots[there]
+        self._uid[lost] = NO_UID
+        self._slots.give_back(lost)
+        self.schemas.load(state["schemas"], make_schema, self.schema[slots].astype(np.int64))
+        self.episodes.load(state["episodes"], self.episode[slots].astype(np.int64))
+        # Those that follow each other in their streams are linked again.
+        order = slots[np.lexsort((self.number[slots], self.stream[slots]))]
+        before, behind = order[:-1], order[1:]
+        follows = (self.stream[before] == self.stream[behind]) & (self.number[before] + 1 == self.number[behind])
+        self.next[order] = NO_SLOT
+        self.next[before[follows]] = behind[follows]
+        present = np.zeros(self._slots.capacity, np.bool_)
+        present[slots] = True
+        return present
+
+    def whole(self, first: Int64s, counts: Int64s, there: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Of windows that were dumped: whether all their chunks are there again."""
+        whole = np.ones(len(first), np.bool_)
+        here = first
+        for i in range(int(counts.max(initial=0))):
+            ends = counts <= i
+            whole &= ends | ((here != NO_SLOT) & there[here])
+            here = np.where(ends | ~whole, here, self.next[here])
+        return whole
+
+    def free_unheld(self) -> None:
+        """Free what nobody holds, after all who came back have their holds."""
+        slots = self._slots.in_use()
+        self._free(slots[(self.refs[slots] == 0) & ~self.leased[slots]])
+
     def validate(self, held: Int64s, leased: Int64s) -> None:
         """`held`: one entry for each holding by an item or parked insert; `leased`: the leased slots."""
         capacity = self._slots.capacity
@@ -159,6 +257,9 @@ class ChunkStore:
         assert self.bytes_in_use == int(self.nbytes[live].sum()), "bytes in use are not the chunks' bytes"
         self._payloads.validate(self._place[live], self.nbytes[live].astype(np.int64))
         self._layouts.validate(self._layout[live].astype(np.int64), self.widths(live))
+        assert len(np.unique(self._uid[live])) == len(live), "two chunks have one name"
+        assert int(self._uid[live].max(initial=NO_UID)) < self._next_uid, "a chunk's name is yet to be given"
+        self.handover.validate(live)
         self.episodes.validate(self.episode[live].astype(np.int64))
         self.schemas.validate(self.schema[live].astype(np.int64))
 
@@ -168,7 +269,23 @@ class ChunkStore:
         if capacity > len(self._rows):
             self._rows = grown(self._rows, capacity)
             self._name_columns()
+            self._uid = grown(self._uid, capacity)
         return slots
+
+    def _collect(self, slots: Int64s) -> SavedChunks:
+        rows = self.rows_of(slots)
+        return SavedChunks(
+            uids=self._uid[slots],
+            streams=rows["stream"],
+            numbers=rows["number"],
+            episodes=rows["episode"],
+            rows=rows["rows"],
+            schemas=rows["schema"],
+            widths=self._width[rows["schema"]],
+            records=self.records_of(rows),
+            nbytes=rows["nbytes"],
+            body=self.body_of(rows),
+        )
 
     def _hold_schemas(self, batch: ChunkBatch) -> Int64s | int:
         if len(batch.schemas) == 1:
@@ -187,6 +304,8 @@ class ChunkStore:
     def _free(self, slots: Int64s) -> None:
         if len(slots) == 0:
             return
+        self.handover.freeing(slots)
+        self._uid[slots] = NO_UID
         self.bytes_in_use -= int(self.nbytes[slots].sum())
         self._payloads.free(self._place[slots], self.nbytes[slots])
         self._layouts.remove(self._layout[slots], self.widths(slots))
@@ -212,3 +331,12 @@ _ROW = np.dtype(
     ]
 )
 """One chunk in one cache line of 64 bytes, payload aside."""
+
+
+def _records_of(saved: SavedChunks, chosen: Int64s) -> Uint64s:
+    """The blob records of these chunks, one behind the other."""
+    widths = saved.widths[chosen]
+    starts = (np.cumsum(saved.widths) - saved.widths)[chosen]
+    at = np.arange(int(widths.sum())) + np.repeat(starts - (np.cumsum(widths) - widths), widths)
+    records: Uint64s = saved.records[at]
+    return records

@@ -12,6 +12,7 @@ import numpy as np
 
 from replayd.messages import Int64s, Uint64s
 from replayd.slots import Slots, count, distinct, grown
+from replayd.state import State
 
 
 @dataclass(slots=True)
@@ -69,6 +70,26 @@ class Episodes:
             ended = distinct(ended)
             self._serial[ended] = -1
             self._slots.give_back(ended)
+
+    def dump(self) -> State:
+        return {
+            "slots": self._slots.dump(),
+            "serial": self._serial[: self._slots.high_water()],
+            "next_serial": self._next_serial,
+        }
+
+    def load(self, state: State, episodes: Int64s) -> None:
+        """`episodes`: one entry for each stored chunk."""
+        self._slots.load(state["slots"])
+        self._chunks = np.zeros(self._slots.capacity, np.int32)
+        self._serial = np.full(self._slots.capacity, -1, np.int64)
+        self._serial[: len(state["serial"])] = state["serial"]
+        self._next_serial = state["next_serial"]
+        np.add.at(self._chunks, episodes, 1)
+        used = self._slots.in_use()
+        gone = used[self._chunks[used] == 0]
+        self._serial[gone] = -1
+        self._slots.give_back(gone)
 
     def validate(self, episodes: Int64s) -> None:
         """`episodes`: one entry for each stored chunk."""

@@ -5,12 +5,14 @@ Owns the counts. Knows nothing of what the values mean; a `blob` identifies each
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from replayd.messages import Int64s
+from replayd.state import Later, State, packed, unpacked
 
 
 class HasBlob(Protocol):
@@ -63,6 +65,25 @@ class Interned(Generic[T]):
         distinct, counts = np.unique(ids, return_counts=True)
         for id, count in zip(distinct.tolist(), counts.tolist(), strict=True):
             self._release(id, count)
+
+    def dump(self) -> State:
+        values = list(self._values)
+        return {
+            "blobs": Later(lambda: packed([b"" if value is None else value.blob for value in values])),
+            "free": list(self._free),
+        }
+
+    def load(self, state: State, make: Callable[[bytes], T], ids: Int64s) -> None:
+        """`make` gives the value of a blob; `ids` are all holdings there are, one entry each."""
+        blobs = unpacked(state["blobs"])
+        free = set(state["free"])
+        self._free = list(state["free"])
+        self._values = [None if id in free else make(blob) for id, blob in enumerate(blobs)]
+        self._holders = np.bincount(ids, minlength=len(blobs)).tolist() if len(ids) else [0] * len(blobs)
+        self._ids = {blob: id for id, blob in enumerate(blobs) if id not in free}
+        for id in self._ids.copy().values():
+            # Its holders did not come back.
+            self._release(id, 0)
 
     def validate(self, ids: Int64s) -> None:
         """`ids` are all holdings there are, one entry each."""

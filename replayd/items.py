@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from replayd.messages import Float64s, Int64s, Uint64s
 from replayd.slots import Slots, grown
+from replayd.state import State
 
 NOT_FOUND = -1
 NO_KEY = 0
@@ -32,6 +33,12 @@ class Keys:
         first = self._next
         self._next += n
         return first
+
+    def dump(self) -> State:
+        return {"next": self._next}
+
+    def load(self, state: State) -> None:
+        self._next = state["next"]
 
 
 class Items:
@@ -128,10 +135,35 @@ class Items:
         return self._first_living(n, -1)
 
     def around(self, keys: Uint64s, reach: int) -> tuple[Int64s, Int64s]:
-        """Slots [n, reach] of the items logged before these and behind them, the nearest first; NOT_FOUND for gaps."""
+        """Slots [n, reach] of the items that entered before these and behind them, the nearest first.
+
+        NOT_FOUND where there are no more.
+        """
         at = np.searchsorted(self._log_keys[: self._logged], keys)[:, None]
-        steps = np.arange(1, reach + 1)
-        return self._living_at(at - steps), self._living_at(at + steps)
+        return self._living_beside(at, -1, reach), self._living_beside(at, 1, reach)
+
+    def dump(self) -> State:
+        return {
+            "slots": self._slots.dump(),
+            "rows": self._rows[: self._slots.high_water()],
+            "longest": self.longest,
+        }
+
+    def load(self, state: State, later_s: float) -> None:
+        """`later_s`: how much later it is by this clock than it was by the one of the dump."""
+        self._slots.load(state["slots"])
+        self._rows = np.zeros(self.capacity, _ROW)
+        self._name_columns()
+        saved = state["rows"]
+        for name in saved.dtype.names:
+            self._rows[name][: len(saved)] = saved[name]
+        self.inserted_at += later_s
+        self.longest = state["longest"]
+        slots = self._slots.in_use()
+        slots = slots[np.argsort(self.key[slots])]
+        self._log_keys, self._log_slots = np.zeros(self.capacity, np.uint64), np.zeros(self.capacity, np.int64)
+        self._log_keys[: len(slots)], self._log_slots[: len(slots)] = self.key[slots], slots
+        self._logged = len(slots)
 
     def validate(self) -> None:
         slots = self.in_order()
@@ -141,6 +173,18 @@ class Items:
         assert int(self.chunks[slots].max(initial=1)) <= self.longest, "a window is longer than the longest"
         assert np.array_equal(self.find(keys), slots), "the index does not find the items"
         assert self._logged <= max(2 * len(self), 0) + _SLACK, "the log is never compacted"
+
+    def _living_beside(self, at: Int64s, step: int, reach: int) -> Int64s:
+        # As many places more are looked at as there are dead entries among those looked at.
+        width = reach
+        while True:
+            slots = self._living_at(at + step * np.arange(1, width + 1))
+            living = slots != NOT_FOUND
+            if width >= self._logged or (np.count_nonzero(living, axis=1) >= reach).all():
+                break
+            width = min(2 * width, self._logged)
+        nearest_first = np.argsort(~living, axis=1, kind="stable")[:, :reach]
+        return np.take_along_axis(slots, nearest_first, axis=1)
 
     def _living_at(self, places: Int64s) -> Int64s:
         inside = np.clip(places, 0, self._logged - 1)

@@ -93,6 +93,17 @@ class Payloads:
             for place, size in zip(places.tolist(), sizes.tolist(), strict=True)
         ]
 
+    def load(self, body: Sequence[Buffer], starts: Int64s, sizes: Int64s) -> Int64s:
+        """Store copies of these pieces of some buffers, one behind the other; their places."""
+        view = memoryview(body[0] if len(body) == 1 else b"".join(body)).cast("B")
+        places = np.empty(len(sizes), np.int64)
+        small = sizes < SMALL_PAYLOAD_BYTES
+        if small.any():
+            places[small] = self._arena.put(view, starts[small], sizes[small])
+        for i in np.flatnonzero(~small).tolist():
+            places[i] = self._keep(bytes(view[int(starts[i]) : int(starts[i] + sizes[i])]))
+        return places
+
     def free(self, places: Int64s, sizes: NDArray[np.integer[Any]]) -> None:
         """These payloads, each named once, are not needed any more."""
         kept = places < 0

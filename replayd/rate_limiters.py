@@ -15,6 +15,7 @@ from fractions import Fraction
 
 from replayd.errors import NeverGrantable
 from replayd.limits import DIFF_MAX, MIN_SIZE_MAX, SAMPLES_PER_INSERT_RANGE
+from replayd.state import State
 
 BLOCKED_BY_MIN_SIZE = "min_size_to_sample"
 """Samples wait for inserts: the table holds fewer items than min_size_to_sample."""
@@ -80,6 +81,12 @@ class RateLimiter:
         self.inserts = 0
         self.samples = 0
         self.deletes = 0
+
+    def dump(self) -> State:
+        return {"inserts": self.inserts, "samples": self.samples, "deletes": self.deletes}
+
+    def load(self, state: State) -> None:
+        self.inserts, self.samples, self.deletes = state["inserts"], state["samples"], state["deletes"]
 
     @property
     def cursor(self) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd.messages import Int64s
+from replayd.state import State
 
 INITIAL_CAPACITY = 1024
 
@@ -41,6 +42,27 @@ class Slots:
         assert end <= self.capacity, "more slots given back than taken"
         self._free[self._free_count : end] = slots[::-1]
         self._free_count = end
+
+    def high_water(self) -> int:
+        """No slot from here on has ever been handed out."""
+        free = self._free[: self._free_count]
+        touched = np.flatnonzero(free != np.arange(self.capacity - 1, self.capacity - 1 - len(free), -1))
+        return self.capacity - (int(touched[0]) if len(touched) else len(free))
+
+    def dump(self) -> State:
+        return {"capacity": self.capacity, "free": self._free[: self._free_count]}
+
+    def load(self, state: State) -> None:
+        self.capacity, free = state["capacity"], state["free"]
+        self._free = np.empty(self.capacity, np.int64)
+        self._free[: len(free)] = free
+        self._free_count = len(free)
+
+    def in_use(self) -> Int64s:
+        """The slots that are not free, rising."""
+        used = np.ones(self.capacity, np.bool_)
+        used[self._free[: self._free_count]] = False
+        return np.flatnonzero(used)
 
     def validate(self, used: Int64s) -> None:
         """`used` are exactly the slots in use."""

@@ -6,11 +6,12 @@ Owns leases, chunk numbers and sequence numbers. Knows nothing of tables; the ch
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from replayd.chunks import NO_SLOT, ChunkStore
 from replayd.columns import Schema
@@ -18,6 +19,7 @@ from replayd.episodes import LastEpisode
 from replayd.errors import UnknownStream
 from replayd.limits import STREAMS, STREAMS_REMEMBERED, WINDOW_MESSAGES
 from replayd.messages import Int64s, Peer
+from replayd.state import Later, State, packed, unpacked
 
 
 @dataclass(slots=True)
@@ -185,6 +187,50 @@ class Streams:
     def leased(self) -> Int64s:
         return np.concatenate([stream.slots for stream in self]) if self._streams else np.zeros(0, np.int64)
 
+    def dump(self) -> State:
+        """Without the parked messages, which their tables have."""
+        # What is kept of a stream here changes no more: its arrays are replaced and never written to, and of a ticket
+        # only `waiting` changes, which its parked items tell.
+        kept = [
+            (
+                *(stream.id, stream.uid, stream.heard_at, stream.next_seq, stream.next_number),
+                *(stream.last_episode.number, stream.last_episode.name, stream.last_episode.serial),
+                *(stream.numbers, stream.slots, stream.schema),
+                [*stream.accepted.values(), *stream.overdue.values()],
+            )
+            for streams in (self._ended, self._streams)
+            for stream in streams.values()
+        ]
+        ended = len(self._ended)
+        return {"next_uid": self._next_uid, "streams": Later(lambda: {"ended": ended, **_dump_streams(kept)})}
+
+    def load(
+        self, state: State, there: NDArray[np.bool_], make_schema: Callable[[bytes], Schema], later_s: float
+    ) -> None:
+        """`there`: by slot, which chunks are. Tickets of parked messages wait for nothing yet: see `load_parked`."""
+        self._next_uid = state["next_uid"]
+        self._streams.clear()
+        self._ended.clear()
+        for n, stream in enumerate(_load_streams(state["streams"], there, make_schema, later_s)):
+            (self._ended if n < state["streams"]["ended"] else self._streams)[stream.id] = stream
+            self._chunks.leased[stream.slots] = True
+
+    def tickets(self) -> dict[tuple[int, int], Ticket]:
+        """All that are remembered, by their stream's small name and their number."""
+        streams = [*self._ended.values(), *self._streams.values()]
+        return {(s.uid, seq): ticket for s in streams for seq, ticket in (*s.accepted.items(), *s.overdue.items())}
+
+    def loaded(self) -> None:
+        """Tickets know again for how many items they wait."""
+        for stream in (*self._ended.values(), *self._streams.values()):
+            stream.overdue = {seq: ticket for seq, ticket in stream.overdue.items() if ticket.waiting}
+            stream.parked = sum(t.waiting > 0 for t in (*stream.accepted.values(), *stream.overdue.values()))
+
+    def renew(self, now: float) -> None:
+        """Each stream gets a whole lease: while the server was away nobody could be heard."""
+        for stream in self:
+            stream.heard_at = now
+
     def validate(self) -> None:
         heard = [stream.heard_at for stream in self]
         assert heard == sorted(heard), "streams are not in order of silence"
@@ -200,3 +246,47 @@ class Streams:
             assert stream.next_seq - 1 in stream.accepted or stream.next_seq == 0, (
                 "the last accepted message is forgotten"
             )
+
+
+_STREAM_NUMBERS = ("uid", "next_seq", "next_number", "episode_number", "episode_name", "episode_serial")
+_TICKET_NUMBERS = ("seq", "first_key", "items", "nbytes")
+
+
+def _dump_streams(kept: list[tuple[Any, ...]]) -> State:
+    schemas: dict[bytes, int] = {}
+    schema_of = [-1 if k[10] is None else schemas.setdefault(k[10].blob, len(schemas)) for k in kept]
+    numbers = np.array([(k[1], *k[3:8]) for k in kept], np.int64).reshape(-1, len(_STREAM_NUMBERS))
+    tickets = [(t.seq, t.first_key, t.items, t.nbytes) for k in kept for t in k[11]]
+    return {
+        "ids": np.frombuffer(b"".join(k[0] for k in kept), np.uint8),
+        "heard_at": np.array([k[2] for k in kept], np.float64),
+        "numbers": numbers,
+        "schemas": packed(list(schemas)),
+        "schema_of": np.array(schema_of, np.int64),
+        "chunk_counts": np.array([len(k[8]) for k in kept], np.int64),
+        "chunk_numbers": np.concatenate([np.zeros(0, np.int64), *(k[8] for k in kept)]),
+        "chunk_slots": np.concatenate([np.zeros(0, np.int64), *(k[9] for k in kept)]),
+        "ticket_counts": np.array([len(k[11]) for k in kept], np.int64),
+        "tickets": np.array(tickets, np.int64).reshape(-1, len(_TICKET_NUMBERS)),
+    }
+
+
+def _load_streams(
+    state: State, there: NDArray[np.bool_], make_schema: Callable[[bytes], Schema], later_s: float
+) -> Iterator[Stream]:
+    schemas = [make_schema(blob) for blob in unpacked(state["schemas"])]
+    ids = state["ids"].tobytes()
+    chunk_ends, ticket_ends = np.cumsum(state["chunk_counts"]).tolist(), np.cumsum(state["ticket_counts"]).tolist()
+    chunk, ticket = 0, 0
+    for n, (uid, next_seq, next_number, *episode) in enumerate(state["numbers"].tolist()):
+        stream = Stream(ids[16 * n : 16 * n + 16], uid, float(state["heard_at"][n]) + later_s, next_seq, next_number)
+        schema = int(state["schema_of"][n])
+        stream.schema = schemas[schema] if schema >= 0 else None
+        stream.last_episode = LastEpisode(*episode)
+        slots = state["chunk_slots"][chunk : chunk_ends[n]]
+        stream.numbers, stream.slots = state["chunk_numbers"][chunk : chunk_ends[n]][there[slots]], slots[there[slots]]
+        for seq, first_key, items, nbytes in state["tickets"][ticket : ticket_ends[n]].tolist():
+            kept = stream.accepted if seq > next_seq - 1 - WINDOW_MESSAGES.value else stream.overdue
+            kept[seq] = Ticket(first_key, items, nbytes, 0, [], seq, stream)
+        chunk, ticket = chunk_ends[n], ticket_ends[n]
+        yield stream

@@ -27,6 +27,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "draws",
         "episodes",
         "extensions",
+        "handover",
         "hooks",
         "interned",
         "items",
@@ -34,6 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "maximum",
         "payloads",
         "peeking",
+        "parked",
         "pending",
         "rate_limiters",
         "selectors",
@@ -44,6 +46,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "showing",
         "signature",
         "slots",
+        "snapshots",
+        "state",
         "streams",
         "sum_tree",
         "table",
@@ -68,7 +72,7 @@ UNSAFE_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "runpy",
 UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
 
 # Modules that a person or the interpreter starts, so that nothing need import them.
-ENTRIES = {"replayd", "replayd.__main__", "replayd.cli", "replayd.compat", "replayd_client"}
+ENTRIES = {"replayd", "replayd.__main__", "replayd.cli", "replayd.compat", "replayd_client", "replayd.snapshots"}
 
 
 @cache

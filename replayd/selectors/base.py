@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd.state import State
+
 Slots = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Draws = tuple[Slots, Floats]
@@ -55,6 +57,16 @@ class Selector(Protocol):
         """The configuration as a small map that msgpack can pack; `kind` names the selector."""
         ...
 
+    def dump(self) -> State:
+        """What decides about later draws and does not follow from the slots, their order and their priorities."""
+        ...
+
+    def load(self, state: State, slots: Slots, priorities: Floats) -> None:
+        """Fills this empty selector: it draws as the dumped one did. Of slots which that had some may be missing.
+
+        `slots` are given in order of insertion, as for `validate`.
+        """
+
     def validate(self, slots: Slots, priorities: Floats) -> None:
         """Asserts that all agrees with the table's slots, given in order of insertion, and their priorities."""
 
@@ -96,6 +108,11 @@ class Pool(Protocol):
 
     def readmit(self) -> None:
         """Undoes every `exclude`, to the bit."""
+
+
+def remaining(order: Slots, slots: Slots) -> Slots:
+    """Those of `order` that are among `slots`, in that order."""
+    return order[np.isin(order, slots)]
 
 
 def nothing() -> Draws:

@@ -14,6 +14,7 @@ import numpy as np
 
 from replayd.selectors.base import MIN_SLOTS, Configured, Draws, Floats, Slots, grown
 from replayd.selectors.ordered import ABSENT, Run, draw_in_order
+from replayd.state import State
 
 
 class _Heap(Configured):
@@ -57,6 +58,13 @@ class _Heap(Configured):
 
     def draw(self, n: int, rng: np.random.Generator, room: Slots | None = None) -> Draws:
         return draw_in_order(self._front, n, room)
+
+    def dump(self) -> State:
+        return {"stamps": self._stamp_of}
+
+    def load(self, state: State, slots: Slots, priorities: Floats) -> None:
+        by_age = state["stamps"][slots].argsort()
+        self.add(slots[by_age], priorities[by_age])
 
     def validate(self, slots: Slots, priorities: Floats) -> None:
         last_stamp = ABSENT

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd.selectors.base import MIN_SLOTS, NO_ROOM, Configured, Draws, Floats, Slots, grown, nothing
+from replayd.state import State
 
 ABSENT = -1  # The stamp of a slot that is not in the selector; entries carry stamps ≥ 0.
 MIN_WINDOW = 16
@@ -128,6 +129,12 @@ class _InsertionOrder(Configured):
 
     def draw(self, n: int, rng: np.random.Generator, room: Slots | None = None) -> Draws:
         return draw_in_order(self._front, n, room)
+
+    def dump(self) -> State:
+        return {}
+
+    def load(self, state: State, slots: Slots, priorities: Floats) -> None:
+        self.add(slots, priorities)
 
     def validate(self, slots: Slots, priorities: Floats) -> None:
         log = self._log

@@ -12,6 +12,7 @@ import numpy as np
 
 from replayd.selectors.base import Configured, Draws, Floats, Slots, draw_within_room, grown, nothing
 from replayd.selectors.uniform import Uniform
+from replayd.state import State
 from replayd.sum_tree import SumTree
 
 MAX_PRIORITY_EXPONENT = 3.0
@@ -76,6 +77,15 @@ class Prioritized(Configured):
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "prioritized", "priority_exponent": self._priority_exponent}
+
+    def dump(self) -> State:
+        # Sums are rounded by the shape of the tree, which its capacity decides.
+        return {**self._present.dump(), "capacity": self._tree.weights.size}
+
+    def load(self, state: State, slots: Slots, priorities: Floats) -> None:
+        self._tree.grow(state["capacity"])
+        self._present.load(state, slots, priorities)
+        self._tree.set(slots, self._weights(priorities))
 
     def validate(self, slots: Slots, priorities: Floats) -> None:
         self._present.validate(slots, priorities)

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from replayd.selectors.base import Configured, Draws, Floats, Slots, draw_within_room, grown, nothing
+from replayd.selectors.base import Configured, Draws, Floats, Slots, draw_within_room, grown, nothing, remaining
+from replayd.state import State
 
 
 class Uniform(Configured):
@@ -57,6 +58,12 @@ class Uniform(Configured):
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "uniform"}
+
+    def dump(self) -> State:
+        return {"order": self._dense[: self._count]}
+
+    def load(self, state: State, slots: Slots, priorities: Floats) -> None:
+        self.add(remaining(state["order"], slots), priorities)
 
     def validate(self, slots: Slots, priorities: Floats) -> None:
         present = self._dense[: self._count]
