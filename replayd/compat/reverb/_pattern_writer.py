@@ -29,7 +29,7 @@ Columns = Sequence[Sequence[Any]]
 """References to values, a sequence for each node of a pattern."""
 
 
-class PatternWriter:
+class StructuredWriter:
     """Appends steps; makes an item wherever the conditions of a config hold and its pattern is full.
 
     Made by `Client.structured_writer`. Configs are looked at in order after each append, and once more in

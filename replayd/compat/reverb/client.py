@@ -14,7 +14,7 @@ from replayd.compat.reverb import _priorities
 from replayd.compat.reverb._cells import CellWriter
 from replayd.compat.reverb._directory import Directory
 from replayd.compat.reverb._nests import flatten, flatten_with_path, unflatten_as
-from replayd.compat.reverb._pattern_writer import PatternWriter
+from replayd.compat.reverb._pattern_writer import StructuredWriter
 from replayd.compat.reverb._patterns import Config, reach_of, rules_of
 from replayd.compat.reverb._signatures import ShownColumn, check_steps
 from replayd.compat.reverb._trajectories import columns_of, step_nest
@@ -115,10 +115,10 @@ class Client:
             self._directory.tables()
         return TrajectoryWriter(self._cell_writer(num_keep_alive_refs, validate_items=validate_items))
 
-    def structured_writer(self, configs: Sequence[Config]) -> PatternWriter:
+    def structured_writer(self, configs: Sequence[Config]) -> StructuredWriter:
         """A writer that makes items by itself, as the configs say. Raises ValueError without any, and for a bad one."""
         rules = rules_of(configs)
-        return PatternWriter(self._cell_writer(reach_of(rules), validate_items=False), rules)
+        return StructuredWriter(self._cell_writer(reach_of(rules), validate_items=False), rules)
 
     def sample(
         self,

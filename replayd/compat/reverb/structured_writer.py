@@ -7,7 +7,7 @@ from typing import Any
 
 from replayd.compat.reverb._conditions import Condition, ConditionProto
 from replayd.compat.reverb._nests import Path, flatten, map_structure_with_path
-from replayd.compat.reverb._pattern_writer import PatternWriter as StructuredWriter
+from replayd.compat.reverb._pattern_writer import StructuredWriter
 from replayd.compat.reverb._patterns import (
     Config,
     PatternNode,
