@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from typing import Any
 
@@ -17,24 +16,14 @@ IN_FLIGHT = 100
 
 
 def serve(tables: list[dict[str, Any]]) -> Turns:
-    """A server of `tables`: name, sampler (a selector's name), priority_exponent, max_size, queue."""
+    """A server of `tables`, which `_table` describes."""
     server = reverb.Server([_table(**table) for table in tables], port=None)
     yield {"address": f"localhost:{server.port}"}
-    threading.Event().wait()
 
 
-def _table(name: str, max_size: int, sampler: str = "uniform", queue: bool = False) -> reverb.Table:
-    if queue:
-        return reverb.Table.queue(name, max_size)
+def _table(name: str, max_size: int, sampler: str = "uniform") -> reverb.Table:
     selectors = reverb.selectors
-    made = {
-        "uniform": selectors.Uniform,
-        "prioritized": lambda: selectors.Prioritized(0.6),
-        "fifo": selectors.Fifo,
-        "lifo": selectors.Lifo,
-        "min_heap": selectors.MinHeap,
-        "max_heap": selectors.MaxHeap,
-    }[sampler]()
+    made = selectors.Prioritized(0.6) if sampler == "prioritized" else selectors.Uniform()
     return reverb.Table(name, made, selectors.Fifo(), max_size, reverb.rate_limiters.MinSize(1))
 
 

@@ -62,6 +62,7 @@ GOALS: tuple[Goal, ...] = (
     ),
     Goal("priorities", "mutate_priorities of 256", 1, None, None, "dm-reverb mutate_priorities of 256"),
     Goal("memory", "beyond 16 B payload", 400, at_most=True),
+    Goal("memory", "RSS of the full table at the end", 1.05, at_most=True),
     Goal("draw", "prioritized of 1000000, n = 256", 256, at_most=True),
     Goal("draw", "prioritized of 1000000, n = 1", 40, at_most=True),
     *(

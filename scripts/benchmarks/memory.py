@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from benchmarks.contest import Settings, single
 from benchmarks.daemon import rss_bytes
@@ -14,30 +15,28 @@ ITEMS, PEER_ITEMS, QUICK_ITEMS = 1_000_000, 200_000, 10_000
 """The peer's cost an item is the same at any number, and it is slow to fill."""
 FURTHER = 3
 """Times as many go through the full table afterwards."""
+BATCH = 40_000
 
 
 def memory(settings: Settings) -> Iterator[Figure]:
     """What the server's memory grows by while a table fills, and while it stays full."""
     items = QUICK_ITEMS if settings.quick else ITEMS
     with replayd(settings, [f"{TABLE},max_size={items}"]) as ours:
-        beyond, growth = _measured(ours, items, batch=40_000)
-    yield single("memory", "beyond 16 B payload", beyond, "B/item", items=items)
-    yield single("memory", "growth of the full table", growth, "MB", further_inserts=FURTHER * items)
+        yield from _measured(ours, items, "insert_batch", batch=BATCH)
     items = min(items, PEER_ITEMS)
     with reverb(settings, {"name": TABLE, "max_size": items}) as theirs:
         if theirs is not None:
-            beyond, growth = _measured(theirs, items)
-            yield single("memory", "beyond 16 B payload", beyond, "B/item", system=theirs.system, items=items)
-            more = FURTHER * items
-            yield single("memory", "growth of the full table", growth, "MB", system=theirs.system, further_inserts=more)
+            yield from _measured(theirs, items, "write_steps")
 
 
-def _measured(served: Served, items: int, **more: int) -> tuple[float, float]:
-    """RSS in bytes an item of the full table, and in MB what it grew by when it had been full."""
-    settings = {"table": TABLE, "payload": PAYLOAD, **more}
-    role = "insert_batch" if "batch" in more else "write_steps"
+def _measured(served: Served, items: int, role: str, **more: int) -> Iterator[Figure]:
     empty = rss_bytes(served.pid)
-    served.once(role, **settings, fill=items)
-    full = rss_bytes(served.pid)
-    served.once(role, **settings, fill=FURTHER * items)
-    return (full - empty) / items - PAYLOAD, (rss_bytes(served.pid) - full) / 1e6
+    rss = []
+    for _ in range(1 + FURTHER):
+        served.once(role, table=TABLE, payload=PAYLOAD, fill=items, **more)
+        rss.append(rss_bytes(served.pid))
+    beyond = (rss[0] - empty) / items - PAYLOAD
+    yield single("memory", f"beyond {PAYLOAD} B payload", beyond, "B/item", system=served.system, items=items)
+    growth = ", ".join(f"{100 * (later / rss[0] - 1):.1f}" for later in rss[1:])
+    notes: dict[str, Any] = {f"% after each {items} more": growth}
+    yield single("memory", "RSS of the full table at the end", rss[-1] / rss[0], "×", system=served.system, **notes)
