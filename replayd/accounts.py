@@ -5,7 +5,7 @@ A peer with nothing open has no account. Knows neither sockets nor tables.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from replayd.limits import PARKED_SAMPLES, WINDOW_BYTES, WINDOW_MESSAGES
 from replayd.messages import Peer
@@ -39,6 +39,11 @@ class Accounts:
     def samples(self) -> int:
         """Samples all peers wait for."""
         return sum(account.samples for account in self._accounts.values())
+
+    def copy_of(self, peer: Peer) -> Account:
+        """What a peer has open; changing it changes nothing here."""
+        account = self._accounts.get(peer)
+        return Account() if account is None else replace(account)
 
     def check_insert(self, peer: Peer, nbytes: int) -> None:
         """Raise LimitExceeded if one more message would leave the peer's window; one is always allowed."""

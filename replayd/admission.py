@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from replayd.chunks import ChunkStore
 from replayd.columns import Schema, Signature, path_text
 from replayd.errors import BadPriority, BadRequest, MissingChunk, SignatureMismatch
 from replayd.limits import CHUNK_ROWS, LEASED_BYTES, PRIORITY_MAX, REFERENCES
-from replayd.messages import ChunkBatch, Float64s, Int64s, ItemBatch, Uint64s
+from replayd.messages import ChunkBatch, Float64s, InsertRun, Int64s, ItemBatch, Uint64s
 from replayd.signature import check_signature
 from replayd.streams import Stream
 
@@ -110,9 +111,50 @@ def check_items(
 
     `signatures` are by index in `items.tables`.
     """
-    check_priorities(items.priority)
     reach = _Reach.of(stream, batch, store)
-    first = reach.find(items)
+    _check_windows(items, reach, reach.find(items), signatures)
+
+
+@dataclass(slots=True)
+class OwnWindows:
+    """Which items of a run have their windows in the chunks of their own message, as nearly all do."""
+
+    first: Int64s
+    """Where each item's window begins among the run's chunks; of the others, anything."""
+    is_own: NDArray[np.bool_]
+    reach_back: frozenset[int]
+    """Messages of which an item shows chunks from before."""
+
+    @classmethod
+    def of(cls, run: InsertRun) -> OwnWindows:
+        items = run.items
+        if items is None:
+            return cls(np.zeros(0, np.int64), np.zeros(0, np.bool_), frozenset())
+        counts = [head.items.stop - head.items.start for head in run.heads]
+        message = np.repeat(np.arange(len(counts)), counts)
+        base = np.array([head.chunks.start for head in run.heads])[message]
+        end = np.array([head.chunks.stop for head in run.heads])[message]
+        first = items.chunk - np.array([head.first for head in run.heads])[message] + base
+        is_own = (first >= base) & (first + items.chunks <= end)
+        if is_own.all():
+            return cls(first, is_own, frozenset())
+        return cls(np.where(is_own, first, 0), is_own, frozenset(message[~is_own].tolist()))
+
+
+def check_own_windows(
+    items: ItemBatch, batch: ChunkBatch, own: OwnWindows, signatures: Mapping[int, Signature]
+) -> None:
+    """`check_items` for those items of a run that show the chunks of their own message."""
+    first = own.first
+    if own.reach_back:
+        items, first = items.part(own.is_own), first[own.is_own]
+    if len(items):
+        _check_windows(items, _Reach(first, batch.rows, batch.schema_of, list(batch.schemas)), first, signatures)
+
+
+def _check_windows(items: ItemBatch, reach: _Reach, first: Int64s, signatures: Mapping[int, Signature]) -> None:
+    """`first`: where each item's window begins in what can be reached."""
+    check_priorities(items.priority)
     total, last_rows, width = reach.rows[first], reach.rows[first], reach.widths[first]
     if items.longest > 1:
         references = int(items.chunks.sum())

@@ -10,13 +10,13 @@ followed while a window that spans it keeps the next one alive.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from replayd.columns import Schema
-from replayd.episodes import Episodes, LastEpisode
+from replayd.episodes import Episodes
 from replayd.handover import Handover, SavedChunks
 from replayd.interned import Interned
 from replayd.layouts import Layouts
@@ -70,11 +70,8 @@ class ChunkStore:
     def __len__(self) -> int:
         return self._slots.used
 
-    def add(self, batch: ChunkBatch, stream: int, previous: int, last_episode: LastEpisode) -> Int64s:
-        """Store new chunks under their stream's lease.
-
-        `previous` is the slot of the chunk numbered just before, or NO_SLOT; `last_episode` the stream's, moved on.
-        """
+    def add(self, batch: ChunkBatch, numbers: Int64s, streams: Int64s | int, episodes: Int64s) -> Int64s:
+        """Store new chunks under their streams' leases; nothing is linked yet. `episodes`: names that have entered."""
         n = len(batch)
         slots = self._take(n)
         self._place[slots] = self._payloads.put(batch.body, batch.stops, batch.nbytes)
@@ -82,13 +79,10 @@ class ChunkStore:
         self.rows[slots] = batch.rows
         self.refs[slots] = 0
         self.leased[slots] = True
-        self.next[slots[:-1]] = slots[1:]
-        self.next[slots[-1]] = NO_SLOT
-        if previous != NO_SLOT:
-            self.next[previous] = slots[0]
-        self.number[slots] = np.arange(batch.first, batch.first + n)
-        self.stream[slots] = stream
-        self.episode[slots] = self.episodes.enter(batch.episodes, last_episode)
+        self.next[slots] = NO_SLOT
+        self.number[slots] = numbers
+        self.stream[slots] = streams
+        self.episode[slots] = episodes
         self.schema[slots] = self._hold_schemas(batch)
         self._layout[slots] = self._layouts.put(batch.records, self.widths(slots))
         self._uid[slots] = np.arange(self._next_uid, self._next_uid + n)
@@ -99,6 +93,13 @@ class ChunkStore:
         self.bytes_added += nbytes
         self.chunks_added += n
         return slots
+
+    def link(self, before: Sequence[int], firsts: Int64s, slots: Int64s, next: Int64s) -> None:
+        """`next` are the chunks numbered just behind `slots`, and `firsts` those behind `before`, if not NO_SLOT."""
+        self.next[slots] = next
+        for slot, first in zip(before, firsts.tolist(), strict=True):
+            if slot != NO_SLOT:
+                self.next[slot] = first
 
     def windows(self, first: Int64s, counts: Int64s) -> Int64s:
         """All slots of the windows that begin at `first` and span `counts` chunks, window after window."""

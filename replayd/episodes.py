@@ -6,6 +6,7 @@ as a chunk of its episode is stored. Knows neither tables nor items.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,15 +41,24 @@ class Episodes:
     def capacity(self) -> int:
         return self._slots.capacity
 
-    def enter(self, numbers: Uint64s, last: LastEpisode) -> Int64s:
-        """Names for consecutive new chunks of one stream; `last` is where it was, and is moved on."""
+    def enter(self, numbers: Uint64s, starts: Sequence[int], lasts: Sequence[LastEpisode]) -> Int64s:
+        """Names for new chunks: of as many streams as there are `starts`, where the chunks of each begin.
+
+        `lasts` is where each stream was, and is moved on; a stream that comes again goes on from where it was before.
+        """
         begins = np.empty(len(numbers), np.bool_)
         begins[1:] = numbers[1:] != numbers[:-1]
-        # The stream goes on with its last episode if that is still stored: its name may have been given away since.
-        begins[0] = int(numbers[0]) != last.number or self._serial[last.name] != last.serial or last.serial < 0
+        ends = [*starts[1:], len(numbers)]
+        moved: set[int] = set()
+        firsts, finals = numbers[starts].tolist(), numbers[np.array(ends) - 1].tolist()
+        for start, first, final, last in zip(starts, firsts, finals, lasts, strict=True):
+            # A stream goes on with its last episode if that is still stored: its name may have been given away since.
+            stored = id(last) in moved or (last.serial >= 0 and self._serial[last.name] == last.serial)
+            begins[start] = first != last.number or not stored
+            last.number = final
+            moved.add(id(last))
         new = int(np.count_nonzero(begins))
         names = np.empty(new + 1, np.int64)
-        names[0] = last.name
         if new:
             names[1:] = self._slots.take(new)
             if self._slots.capacity > len(self._chunks):
@@ -56,10 +66,17 @@ class Episodes:
                 self._serial = grown(self._serial, self._slots.capacity)
             self._serial[names[1:]] = np.arange(self._next_serial, self._next_serial + new)
             self._next_serial += new
-        episodes = names[np.cumsum(begins)]
+        begun = np.cumsum(begins)
+        episodes = names[begun]
+        for start, end, last, goes_on in zip(starts, ends, lasts, (~begins[starts]).tolist(), strict=True):
+            if goes_on:
+                # As far as no new one begins.
+                stop = start + int(np.searchsorted(begun[start:end], begun[start], side="right"))
+                episodes[start:stop] = last.name
+            last.name = int(episodes[end - 1])
         count(self._chunks, episodes, 1)
-        last.number, last.name = int(numbers[-1]), int(episodes[-1])
-        last.serial = int(self._serial[last.name])
+        for last in lasts:
+            last.serial = int(self._serial[last.name])
         return episodes
 
     def leave(self, episodes: Int64s) -> None:

@@ -7,8 +7,8 @@ only the length is looked at. `wire` makes requests from frames and frames from 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,12 @@ class ChunkBatch:
     def __len__(self) -> int:
         return len(self.nbytes)
 
+    def part(self, which: slice, first: int) -> ChunkBatch:
+        """What is known of some of the chunks, of which the first has this number; without records and payloads."""
+        nothing = np.zeros(0, np.uint64)
+        rows, episodes, schema_of = self.rows[which], self.episodes[which], self.schema_of[which]
+        return ChunkBatch(first, rows, episodes, self.schemas, schema_of, nothing, self.nbytes[which], [], [])
+
 
 @dataclass(slots=True)
 class ItemBatch:
@@ -83,6 +89,20 @@ class ItemBatch:
     def __len__(self) -> int:
         return len(self.priority)
 
+    def part(self, which: slice | NDArray[np.bool_]) -> ItemBatch:
+        """Some of the items."""
+        return replace(
+            self,
+            table_of=self.table_of[which],
+            chunk=self.chunk[which],
+            chunks=self.chunks[which],
+            offset=self.offset[which],
+            length=self.length[which],
+            template_of=self.template_of[which],
+            priority=self.priority[which],
+            at_max=None if self.at_max is None else self.at_max[which],
+        )
+
 
 @dataclass(slots=True)
 class Insert:
@@ -94,6 +114,35 @@ class Insert:
     items: ItemBatch | None
     nbytes: int
     """Bytes of the whole message, which count against the peer's window."""
+
+
+class InsertHead(NamedTuple):
+    """What one message of a run says of itself; `chunks` and `items` are its parts of the run's arrays."""
+
+    peer: Peer
+    id: int
+    stream: bytes
+    seq: int
+    keep_from: int
+    first: int
+    """The number of its first chunk."""
+    chunks: slice
+    items: slice
+    nbytes: int
+    records: int
+    """Its blob records."""
+
+
+@dataclass(slots=True)
+class InsertRun:
+    """Plain inserts that came together, each with chunks; the arrays are those of all, message after message.
+
+    `chunks.first` is without meaning; `items` is None if no message has any.
+    """
+
+    heads: list[InsertHead]
+    chunks: ChunkBatch
+    items: ItemBatch | None
 
 
 @dataclass(slots=True)

@@ -5,7 +5,10 @@ Words between the service, which makes the first and reads the second, and the t
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from replayd.draws import Draws
 from replayd.messages import Float64s, Int64s, Peer, Sampled, Uint64s
@@ -33,10 +36,10 @@ class PendingInsert:
     def __len__(self) -> int:
         return len(self.keys) - self.applied
 
-    def part(self, which: Int64s) -> PendingInsert:
-        """The items at these positions; none has been applied."""
+    def part(self, which: Int64s | slice, ticket: Ticket) -> PendingInsert:
+        """The items at these positions, which are those of a ticket; none has been applied."""
         return PendingInsert(
-            self.ticket,
+            ticket,
             self.keys[which],
             self.priority[which],
             self.chunk[which],
@@ -47,6 +50,58 @@ class PendingInsert:
             self.since,
             self.at_max,
         )
+
+
+ENTER_TOGETHER = 4096
+"""Most items of several messages that enter a table with one call for all."""
+
+
+def next_to_enter(parked: Iterable[PendingInsert], room: int) -> list[PendingInsert]:
+    """The parked inserts that enter next: the first, and of those behind it as many as there is room for.
+
+    What the table has afterwards is the same as if they had entered one by one; but a sample that waits finds all of
+    them, not the first alone.
+    """
+    group: list[PendingInsert] = []
+    for pending in parked:
+        room -= len(pending)
+        # What takes the largest priority there is has to know who is there.
+        if group and (room < 0 or pending.at_max or group[0].at_max):
+            break
+        group.append(pending)
+    return group
+
+
+def together(group: Sequence[PendingInsert]) -> PendingInsert:
+    """What is left of several, one behind the other, as one; its ticket is the first one's."""
+    if len(group) == 1:
+        return group[0]
+    rest = [(pending, slice(pending.applied, None)) for pending in group]
+    first = group[0]
+    return PendingInsert(
+        first.ticket,
+        np.concatenate([pending.keys[left] for pending, left in rest]),
+        np.concatenate([pending.priority[left] for pending, left in rest]),
+        np.concatenate([pending.chunk[left] for pending, left in rest]),
+        np.concatenate([pending.chunks[left] for pending, left in rest]),
+        np.concatenate([pending.offset[left] for pending, left in rest]),
+        np.concatenate([pending.length[left] for pending, left in rest]),
+        np.concatenate([pending.template[left] for pending, left in rest]),
+        first.since,
+    )
+
+
+def entered(group: Sequence[PendingInsert], n: int) -> list[Applied]:
+    """The first n items of a group are in the table: how many of each that is."""
+    outcomes = []
+    for pending in group:
+        count = min(n, len(pending))
+        if count == 0:
+            break
+        pending.applied += count
+        n -= count
+        outcomes.append(Applied(pending.ticket, count))
+    return outcomes
 
 
 @dataclass(slots=True, eq=False)

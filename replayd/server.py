@@ -21,14 +21,16 @@ from typing import Any
 import zmq
 
 from replayd import __version__
-from replayd.errors import BindError, Fault, PeerError
+from replayd.errors import BindError, Fault
 from replayd.fault_log import FaultLog
+from replayd.heap import Trimmer
 from replayd.insert_reader import cut_large
+from replayd.insert_runs import is_joinable, read_run
 from replayd.limits import FRAME_BYTES, LEASE_S, REPLY_BYTES
-from replayd.messages import Insert, Peer, Request
+from replayd.messages import Insert, Peer
 from replayd.service import Service
 from replayd.table import Table
-from replayd.wire import Undecodable, decode, encode
+from replayd.wire import Undecodable, Unread, decode_unread, encode, read
 
 log = logging.getLogger("replayd")
 
@@ -62,6 +64,7 @@ class Daemon:
     """One service behind a ROUTER and, if `ingest` is given, a PULL socket.
 
     `listen` and `ingest` are ZeroMQ endpoints; port 0 or `*` picks a free one. `seed` None draws one from the system.
+    `trimmer` holds down what the process keeps of freed memory.
     """
 
     def __init__(
@@ -71,13 +74,17 @@ class Daemon:
         ingest: str | None = None,
         seed: int | None = None,
         lease_s: float = LEASE_S,
+        trimmer: Trimmer | None = None,
     ) -> None:
         self._tables = tables
         self._seed = secrets.randbits(64) if seed is None else seed
         self._lease_s = lease_s
+        self._trimmer = trimmer
         self._listen = listen
         self._ingest = ingest
         self._stop_asked = False
+        self._joined: list[tuple[Peer, Unread]] = []
+        """Small inserts of this turn, not handled yet."""
         self._reload_asked = False
         self._faults = FaultLog()
         # Written by `stop` and by the signal machinery: a signal handler alone does not end pyzmq's poll.
@@ -170,7 +177,8 @@ class Daemon:
             self._send_replies()
             self._write_log(now)
             count_due = self._faults.tick(now)
-            due = min((at for at in (due, count_due) if at is not None), default=None)
+            trim_due = self._trimmer.tick(now, self.service.chunks.bytes_in_use) if self._trimmer else None
+            due = min((at for at in (due, count_due, trim_due) if at is not None), default=None)
 
     def _write_log(self, now: float) -> None:
         while self.service.notices:
@@ -188,20 +196,16 @@ class Daemon:
     def _take_requests(self, now: float) -> None:
         for _ in range(MESSAGES_PER_TURN):
             if self.service.outbox_bytes >= REPLY_BYTES.value:
-                return
+                break
             try:
                 frames = _received(self._router)
             except zmq.Again:
-                return
+                break
             # A REQ peer puts an empty frame before its message and wants it back.
             envelope = 2 if len(frames) > 1 and len(frames[1]) == 0 else 1
             peer: Peer = tuple(bytes(frame) for frame in frames[:envelope])
-            try:
-                op, request = _decoded(frames[envelope:])
-            except Undecodable as fault:
-                self.service.refuse(peer, fault.op, fault.id, fault.error)
-                continue
-            self.service.handle(peer, op, request, now)
+            self._take(peer, frames[envelope:], now)
+        self._handle_joined(now)
 
     def _take_pushes(self, now: float) -> None:
         assert self._pull is not None
@@ -209,19 +213,52 @@ class Daemon:
             try:
                 frames = _received(self._pull)
             except zmq.Again:
-                return
-            fault: PeerError | None
-            try:
-                op, request = _decoded(frames, pushed=True)
-            except Undecodable as undecodable:
-                self.service.refuse(None, undecodable.op, undecodable.id, undecodable.error)
-                fault = undecodable.error
-            else:
-                fault = self.service.handle(None, op, request, now)
-            if fault is not None:
-                self._faults.tell(Fault(f"refused a pushed message: {fault.code}", fault), now)
+                break
+            self._take(None, frames, now)
             if not self.service.wants_inserts:
+                break
+        self._handle_joined(now)
+
+    def _take(self, peer: Peer, frames: Sequence[Any], now: float) -> None:
+        """Handle a message, or let a small insert wait for others of this turn."""
+        try:
+            message = read(frames, pushed=peer is None)
+        except Undecodable as fault:
+            self._refuse(peer, fault, now)
+            return
+        if message.op == "insert" and is_joinable(message.header, message.body):
+            self._joined.append((peer, message))
+            return
+        # What was sent before is done before.
+        self._handle_joined(now)
+        self._handle(peer, message, now)
+
+    def _handle_joined(self, now: float) -> None:
+        """The small inserts that came one behind the other, all at once if they allow it."""
+        joined, self._joined = self._joined, []
+        if len(joined) > 1:
+            run = read_run([(peer, message.id, message.header, message.body) for peer, message in joined])
+            if run is not None and self.service.handle_run(run, now):
                 return
+        for peer, message in joined:
+            self._handle(peer, message, now)
+
+    def _handle(self, peer: Peer, message: Unread, now: float) -> None:
+        try:
+            op, request = decode_unread(message)
+        except Undecodable as fault:
+            self._refuse(peer, fault, now)
+            return
+        if isinstance(request, Insert) and request.chunks is not None:
+            cut_large(request.chunks, _own_frame)
+        error = self.service.handle(peer, op, request, now)
+        if error is not None and peer is None:
+            self._faults.tell(Fault(f"refused a pushed message: {error.code}", error), now)
+
+    def _refuse(self, peer: Peer, fault: Undecodable, now: float) -> None:
+        self.service.refuse(peer, fault.op, fault.id, fault.error)
+        if peer is None:
+            self._faults.tell(Fault(f"refused a pushed message: {fault.error.code}", fault.error), now)
 
     def _send_replies(self) -> None:
         for peer, reply in self.service.drain():
@@ -275,14 +312,6 @@ def _received(socket: zmq.Socket[Any]) -> list[Any]:
     while frames[-1].more:
         frames.append(socket.recv(copy=False))
     return frames
-
-
-def _decoded(frames: list[Any], pushed: bool = False) -> tuple[str, Request]:
-    """The request in these frames, and its op; large payloads each in a frame of their own. Raises Undecodable."""
-    op, request = decode(frames, pushed=pushed)
-    if isinstance(request, Insert) and request.chunks is not None:
-        cut_large(request.chunks, _own_frame)
-    return op, request
 
 
 def _own_frame(payload: memoryview) -> zmq.Frame:

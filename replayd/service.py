@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from replayd.accounts import Accounts
-from replayd.admission import check_chunks, check_items, check_priorities
+from replayd.admission import check_priorities
 from replayd.chunks import ChunkStore
 from replayd.columns import Template
-from replayd.errors import BadRequest, Fault, PeerError, SequenceGap, ShuttingDown, UnknownTable
+from replayd.errors import BadRequest, Fault, PeerError, ShuttingDown
+from replayd.intake import Intake, table_named
 from replayd.interned import Interned
 from replayd.items import Keys
 from replayd.limits import (
@@ -32,7 +33,7 @@ from replayd.messages import (
     Hello,
     Info,
     Insert,
-    ItemBatch,
+    InsertRun,
     KeepAlive,
     Peek,
     Peeked,
@@ -47,10 +48,10 @@ from replayd.messages import (
     Why,
 )
 from replayd.peeking import peek
-from replayd.pending import Applied, Drawn, Outcome, PendingInsert, PendingSample
+from replayd.pending import Applied, Drawn, Outcome, PendingSample
 from replayd.reports import Counters, report, report_hello
 from replayd.settings import change_settings, settings_of
-from replayd.streams import Stream, Streams, Ticket
+from replayd.streams import Streams, Ticket
 from replayd.table import Table
 from replayd.waiting import timeout, why
 from replayd.wishes import carry_out_wishes
@@ -98,6 +99,9 @@ class Service:
             table.bind(self.chunks, self.templates, np.random.Generator(np.random.PCG64(entropy)))
         self._keys = Keys(shard)
         self._accounts = Accounts()
+        self._intake = Intake(
+            self.tables, self.chunks, self.streams, self.templates, self._keys, self._accounts, self.counters
+        )
         self._deadlines: list[tuple[float, int, PendingSample, Table]] = []
         self._parked = 0
         self._outbox: list[tuple[Peer, Reply]] = []
@@ -134,6 +138,23 @@ class Service:
             self.refuse(peer, op, request.id, error)
             return error
         return None
+
+    def handle_run(self, run: InsertRun, now: float) -> bool:
+        """Take inserts that came one behind the other, all at once; False if each must be handled by itself.
+
+        The replies are those to each message, in order; nothing has happened if it is False.
+        """
+        accepted = None if self._stopping else self._intake.accept_run(run, now)
+        if accepted is None:
+            return False
+        self.counters.requests += len(run.heads)
+        tickets, tables = accepted
+        for ticket in tickets:
+            if ticket.items == 0:
+                self._acknowledge(ticket)
+        for table in tables:
+            self._pump(table, now)
+        return True
 
     def refuse(self, peer: Peer, op: str, id: int, error: PeerError) -> None:
         """Answer a request with an error; a PUSH peer hears nothing, so it is counted."""
@@ -195,43 +216,14 @@ class Service:
         if ticket is not None:
             self._acknowledge_again(peer, request, ticket, now)
             return
-        stream = self._stream_of(peer, request)
-        if stream is not None and request.seq < stream.next_seq:
-            raise BadRequest(f"message {request.seq} was acknowledged long ago; the stream is at {stream.next_seq}")
-        if peer is not None:
-            self._accounts.check_insert(peer, request.nbytes)
-        tables = [self._table(name) for name in request.items.tables] if request.items else []
-        if request.chunks:
-            check_chunks(stream, request.chunks, self.chunks)
-        if request.items:
-            signatures = {i: table.signature for i, table in enumerate(tables) if table.signature is not None}
-            check_items(request.items, stream, request.chunks, self.chunks, signatures)
-        if stream is None:
-            self.streams.check_open()
-            # Nothing below refuses.
-            stream = self.streams.open(request.stream, now)
-        self.streams.heard(stream, now)
-        if request.chunks:
-            previous = stream.slot_before(request.chunks.first)
-            slots = self.chunks.add(request.chunks, stream.uid, previous, stream.last_episode)
-            stream.extend(request.chunks.first, slots)
-            stream.schema = request.chunks.schemas[int(request.chunks.schema_of[-1])]
-        count = len(request.items) if request.items else 0
-        ticket = Ticket(self._keys.take(count), count, request.nbytes, count, [], request.seq, stream)
-        stream.record(ticket)
-        if request.items:
-            self._park(ticket, request.items, tables, stream, now)
-        if peer is not None:
-            ticket.askers.append((peer, request.id))
-            self._accounts.open_insert(peer, request.nbytes)
-        self.chunks.unlease(stream.shorten(request.keep_from))
-        if count == 0:
+        ticket, tables = self._intake.accept(peer, request, now)
+        if ticket.items == 0:
             self._acknowledge(ticket)
-        for table in dict.fromkeys(tables):
+        for table in tables:
             self._pump(table, now)
 
     def _sample(self, peer: Peer, request: Sample, now: float) -> None:
-        table = self._table(request.table)
+        table = table_named(request.table, self.tables)
         SAMPLES.check(request.n)
         if not 1 <= request.min_n <= request.n:
             raise BadRequest(f"min_n must be between 1 and n, got min_n {request.min_n} and n {request.n}")
@@ -246,7 +238,7 @@ class Service:
             heapq.heappush(self._deadlines, (pending.deadline, self._parked, pending, table))
 
     def _update(self, peer: Peer, request: Update, now: float) -> None:
-        table = self._table(request.table)
+        table = table_named(request.table, self.tables)
         UPDATES.check(len(request.keys) + len(request.deletes))
         check_priorities(request.priorities, request.keys)
         updated, deleted, missing = table.update(request.keys, request.priorities, request.deletes)
@@ -256,7 +248,7 @@ class Service:
         self._pump(table, now)
 
     def _reset(self, peer: Peer, request: Reset, now: float) -> None:
-        table = self._table(request.table)
+        table = table_named(request.table, self.tables)
         self._outbox.append((peer, Result("reset", request.id, {"removed": table.reset()})))
         self._pump(table, now)
 
@@ -271,15 +263,15 @@ class Service:
         self._outbox.append((peer, Result("info", request.id, fields)))
 
     def _why(self, peer: Peer, request: Why, now: float) -> None:
-        self._outbox.append((peer, Result("why", request.id, why(self._table(request.table), now))))
+        self._outbox.append((peer, Result("why", request.id, why(table_named(request.table, self.tables), now))))
 
     def _peek(self, peer: Peer, request: Peek, now: float) -> None:
-        table = self._table(request.table)
+        table = table_named(request.table, self.tables)
         shown, ages_s, missing = peek(table, request.order, request.n, request.keys, now)
         self._outbox.append((peer, Peeked(request.id, shown, ages_s, missing)))
 
     def _set(self, peer: Peer, request: Set, now: float) -> None:
-        table = self._table(request.table)
+        table = table_named(request.table, self.tables)
         before, after = change_settings(table, request.changes), settings_of(table)
         told = ", ".join(f"{name} {before[name]} -> {value}" for name, value in after.items() if before[name] != value)
         if told:
@@ -298,43 +290,6 @@ class Service:
         self._outbox.append((peer, Result("close_stream", request.id)))
 
     # --- inserts ------------------------------------------------------------------------------------------------------
-
-    def _stream_of(self, peer: Peer, request: Insert) -> Stream | None:
-        """The open stream of this message, None for a new one; refuses numbers out of turn."""
-        stream = self.streams.get(request.stream)
-        expected = 0 if stream is None else stream.next_seq
-        if request.seq <= expected:
-            return stream
-        if peer is None:
-            self.counters.push_gaps += 1
-            return stream
-        if stream is None:
-            self.streams.opened(request.stream)
-        raise SequenceGap(f"message {request.seq} came before {expected}", expected=expected)
-
-    def _park(self, ticket: Ticket, items: ItemBatch, tables: list[Table], stream: Stream, now: float) -> None:
-        """Hold what the items show and queue them at their tables."""
-        first = stream.find(items.chunk)
-        self.chunks.hold(self.chunks.windows(first, items.chunks))
-        if len(items.templates) == 1:
-            ids = np.full(len(items), self.templates.hold(items.templates[0], len(items)), np.int64)
-        else:
-            holders = np.bincount(items.template_of, minlength=len(items.templates)).tolist()
-            held = [self.templates.hold(t, n) if n else -1 for t, n in zip(items.templates, holders, strict=True)]
-            ids = np.array(held, np.int64)[items.template_of]
-        keys = np.arange(ticket.first_key, ticket.first_key + len(items), dtype=np.uint64)
-        priority = items.priority if items.at_max is None else np.where(items.at_max, np.nan, items.priority)
-        at_max = items.at_max is not None
-        whole = PendingInsert(
-            ticket, keys, priority, first, items.chunks, items.offset, items.length, ids, since=now, at_max=at_max
-        )
-        if len(tables) == 1:
-            tables[0].park_insert(whole)
-            return
-        for i, table in enumerate(tables):
-            mine = np.flatnonzero(items.table_of == i)
-            if len(mine):
-                table.park_insert(whole.part(mine))
 
     def _acknowledge(self, ticket: Ticket) -> None:
         for peer, id in ticket.askers:
@@ -408,13 +363,6 @@ class Service:
     def _answered(self, request: PendingSample) -> None:
         request.answered = True
         self._accounts.close_sample(request.peer)
-
-    def _table(self, name: str) -> Table:
-        table = self.tables.get(name)
-        if table is None:
-            names = list(self.tables)
-            raise UnknownTable(f"there is no table {name!r}; there are: {', '.join(names)}", table=name, tables=names)
-        return table
 
     # --- proof --------------------------------------------------------------------------------------------------------
 

@@ -24,12 +24,23 @@ from replayd.items import NOT_FOUND, Items, last_of_each
 from replayd.limits import PENDING_BYTES, PENDING_INSERTS
 from replayd.maximum import Maximum
 from replayd.messages import Float64s, Int64s, Sampled, Shown, Uint64s
-from replayd.pending import Applied, Drawn, Outcome, PendingInsert, PendingSample, Stopwatch
+from replayd.pending import (
+    ENTER_TOGETHER,
+    Drawn,
+    Outcome,
+    PendingInsert,
+    PendingSample,
+    Stopwatch,
+    entered,
+    next_to_enter,
+    together,
+)
 from replayd.rate_limiters import Queue, RateLimiter, Stack
 from replayd.room import Room
 from replayd.selectors import Fifo, Lifo, Selector, from_description
 from replayd.showing import Showing
 from replayd.table_arguments import check_arguments
+from replayd.table_proof import prove
 from replayd_client.specs import signature_of
 
 
@@ -278,41 +289,25 @@ class Table:
         return np.concatenate(held)
 
     def validate(self) -> None:
-        self.items.validate()
-        live = self.items.in_order()
-        priorities = self.items.priority[live]
-        self.sampler.validate(live, priorities)
-        self.remover.validate(live, priorities)
-        assert self.size <= self.max_size, f"{self.size} items in a table of {self.max_size}"
-        assert self.limiter.size == self.size, f"limiter counts {self.limiter.size} items, there are {self.size}"
-        assert self.pending_items == sum(len(p) for p in self.pending_inserts), "pending items"
-        assert self.pending_bytes == sum(p.ticket.nbytes for p in self.pending_inserts), "pending bytes"
-        assert all(len(p) for p in self.pending_inserts), "an insert is parked that has nothing left to do"
-        self._room.validate()
-        self.showing.validate(self._windows(live))
-        assert self.max_priority == (float(priorities.max()) if len(live) else None), "the largest priority is wrong"
-        if self.pending_inserts and "insert" not in self.paused:
-            assert not self.limiter.can_insert(1), "an insert waits that may pass"
-        if self.pending_samples and "sample" not in self.paused:
-            head = self.pending_samples[0]
-            assert self.grantable(head.n - head.drawn) < head.min_n - head.drawn, "a sample waits that may pass"
-        for i, request in enumerate(self.pending_samples):
-            assert request.drawn < (request.min_n if i == 0 else 1), "draws are kept that should be on their way"
+        """Assert that every count is what follows from items and parked requests."""
+        prove(self)
 
     # --- pumping ------------------------------------------------------------------------------------------------------
 
     def _pump_inserts(self, now: float, outcomes: list[Outcome]) -> bool:
         moved = False
         while self.pending_inserts and "insert" not in self.paused:
-            pending = self.pending_inserts[0]
-            n = self.limiter.insertable(len(pending))
+            # With a remover that may choose among the newest the first must be in before the second comes.
+            room = ENTER_TOGETHER if isinstance(self.remover, Fifo) else self.max_size - self.size
+            group = next_to_enter(self.pending_inserts, 0 if self._extensions else room)
+            n = self.limiter.insertable(sum(map(len, group)))
             if n == 0:
                 break
-            self._apply(pending, n, now)
-            outcomes.append(Applied(pending.ticket, n))
-            if len(pending) == 0:
-                self.pending_inserts.popleft()
-                self.pending_bytes -= pending.ticket.nbytes
+            self._apply(together(group), n, now)
+            outcomes += entered(group, n)
+            self.pending_items -= n
+            while self.pending_inserts and len(self.pending_inserts[0]) == 0:
+                self.pending_bytes -= self.pending_inserts.popleft().ticket.nbytes
             moved = True
         return moved
 
@@ -344,8 +339,6 @@ class Table:
         self.sampler.add(slots, priority)
         self.remover.add(slots, priority)
         self._largest.add(priority)
-        pending.applied += n
-        self.pending_items -= n
         self.showing.add(self._windows(slots))
         self.limiter.did_insert(n)
         if self.hooks.wants("on_insert"):

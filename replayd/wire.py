@@ -7,7 +7,7 @@ this reads with. Frames are opaque buffers with a length; nothing here knows soc
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -54,11 +54,25 @@ class Undecodable(Exception):
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
+class Unread(NamedTuple):
+    """A message whose header can be read, of an op that there is."""
+
+    op: str
+    id: int
+    header: Header
+    body: Frames
+
+
 def decode(frames: Frames, *, pushed: bool = False) -> tuple[str, Request]:
     """The request in these frames (no identity, no delimiter), and its op.
 
     A pushed message must be an insert; it needs no id. Raises Undecodable, and nothing else.
     """
+    return decode_unread(read(frames, pushed=pushed))
+
+
+def read(frames: Frames, *, pushed: bool = False) -> Unread:
+    """The first half of `decode`."""
     op, id = "", 0
     try:
         header = read_header(frames)
@@ -74,7 +88,16 @@ def decode(frames: Frames, *, pushed: bool = False) -> tuple[str, Request]:
             id = header.uint("id")
         if pushed and op != "insert":
             raise BadRequest(f"only inserts may be pushed, not {op}")
-        return op, _READERS[op](id, header, frames[1:])
+        return Unread(op, id, header, frames[1:])
+    except PeerError as error:
+        raise Undecodable(error, op, id) from error
+
+
+def decode_unread(message: Unread) -> tuple[str, Request]:
+    """The second half of `decode`."""
+    op, id, header, body = message
+    try:
+        return op, _READERS[op](id, header, body)
     except PeerError as error:
         raise Undecodable(error, op, id) from error
 

@@ -1,0 +1,259 @@
+"""Intake: inserts that are accepted, one message at a time or a run of plain ones at once.
+
+Everything is checked before anything changes, so a refusal leaves nothing behind. An accepted message has its chunks
+stored under its stream's lease, its items parked at their tables, and a ticket. Whoever pumps the tables and answers is
+not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replayd.accounts import Account, Accounts
+from replayd.admission import OwnWindows, check_chunks, check_items, check_own_windows
+from replayd.chunks import ChunkStore
+from replayd.columns import Signature, Template
+from replayd.errors import BadRequest, PeerError, SequenceGap, UnknownTable
+from replayd.interned import Interned
+from replayd.items import Keys
+from replayd.limits import LEASED_BYTES, STREAMS, WINDOW_BYTES, WINDOW_MESSAGES
+from replayd.messages import Insert, InsertRun, Int64s, ItemBatch, Peer
+from replayd.pending import PendingInsert
+from replayd.reports import Counters
+from replayd.streams import Stream, Streams, Ticket
+from replayd.table import Table
+
+
+class Intake:
+    def __init__(
+        self,
+        tables: Mapping[str, Table],
+        chunks: ChunkStore,
+        streams: Streams,
+        templates: Interned[Template],
+        keys: Keys,
+        accounts: Accounts,
+        counters: Counters,
+    ) -> None:
+        self._tables = tables
+        self._chunks = chunks
+        self._streams = streams
+        self._templates = templates
+        self._keys = keys
+        self._accounts = accounts
+        self._counters = counters
+
+    def accept(self, peer: Peer, request: Insert, now: float) -> tuple[Ticket, list[Table]]:
+        """Take one message, which is new; its ticket, and the tables at which its items are parked."""
+        stream = self._stream_of(peer, request)
+        if stream is not None and request.seq < stream.next_seq:
+            raise BadRequest(f"message {request.seq} was acknowledged long ago; the stream is at {stream.next_seq}")
+        if peer is not None:
+            self._accounts.check_insert(peer, request.nbytes)
+        tables = self._named(request.items)
+        if request.chunks:
+            check_chunks(stream, request.chunks, self._chunks)
+        if request.items:
+            check_items(request.items, stream, request.chunks, self._chunks, _signatures(tables))
+        if stream is None:
+            self._streams.check_open()
+            # Nothing below refuses.
+            stream = self._streams.open(request.stream, now)
+        self._streams.heard(stream, now)
+        if request.chunks:
+            n = len(request.chunks)
+            numbers = np.arange(request.chunks.first, request.chunks.first + n)
+            episodes = self._chunks.episodes.enter(request.chunks.episodes, [0], [stream.last_episode])
+            slots = self._chunks.add(request.chunks, numbers, stream.uid, episodes)
+            self._chunks.link([stream.slot_before(request.chunks.first)], slots[:1], slots[:-1], slots[1:])
+            stream.extend(request.chunks.first, slots)
+            stream.schema = request.chunks.schemas[int(request.chunks.schema_of[-1])]
+        count = len(request.items) if request.items else 0
+        ticket = Ticket(self._keys.take(count), count, request.nbytes, count, [], request.seq, stream)
+        stream.record(ticket)
+        if request.items:
+            whole = self._hold(request.items, stream.find(request.items.chunk), ticket, now)
+            _park(whole, ticket, slice(0, count), request.items, tables)
+        if peer is not None:
+            ticket.askers.append((peer, request.id))
+            self._accounts.open_insert(peer, request.nbytes)
+        self._chunks.unlease(stream.shorten(request.keep_from))
+        return ticket, list(dict.fromkeys(tables))
+
+    def accept_run(self, run: InsertRun, now: float) -> tuple[list[Ticket], list[Table]] | None:
+        """Take all messages of a run; None, and nothing has changed, if one of them needs a closer look.
+
+        What it leaves behind is what `accept` would have, message after message.
+        """
+        own = OwnWindows.of(run)
+        try:
+            tables = self._named(run.items)
+            if not self._is_plain(run, own):
+                return None
+            if run.items is not None:
+                signatures = _signatures(tables)
+                check_own_windows(run.items, run.chunks, own, signatures)
+                for n in own.reach_back:
+                    head = run.heads[n]
+                    stream = self._streams.get(head.stream)
+                    items, batch = run.items.part(head.items), run.chunks.part(head.chunks, head.first)
+                    check_items(items, stream, batch, self._chunks, signatures)
+        except PeerError:
+            return None
+        streams = [self._streams.get(head.stream) or self._streams.open(head.stream, now) for head in run.heads]
+        starts = [head.chunks.start for head in run.heads]
+        counts = [head.chunks.stop - head.chunks.start for head in run.heads]
+        within = np.arange(len(run.chunks)) - np.repeat(starts, counts)
+        numbers = within + np.repeat([head.first for head in run.heads], counts)
+        uids = np.repeat([stream.uid for stream in streams], counts)
+        episodes = self._chunks.episodes.enter(run.chunks.episodes, starts, [stream.last_episode for stream in streams])
+        slots = self._chunks.add(run.chunks, numbers, uids, episodes)
+        first_slots = slots[own.first]
+        before: list[int] = []
+        gone: list[Int64s] = []
+        tickets: list[Ticket] = []
+        key = self._keys.take(0 if run.items is None else len(run.items))
+        schemas = [run.chunks.schemas[n] for n in run.chunks.schema_of[starts].tolist()]
+        for n, (head, stream, schema) in enumerate(zip(run.heads, streams, schemas, strict=True)):
+            self._streams.heard(stream, now)
+            before.append(stream.slot_before(head.first))
+            stream.extend(head.first, slots[head.chunks])
+            stream.schema = schema
+            if n in own.reach_back:
+                assert run.items is not None, "who reaches back has items"
+                first_slots[head.items] = stream.find(run.items.chunk[head.items])
+            m = head.items.stop - head.items.start
+            ticket = Ticket(key + head.items.start, m, head.nbytes, m, [], head.seq, stream)
+            stream.record(ticket)
+            tickets.append(ticket)
+            if head.peer is not None:
+                ticket.askers.append((head.peer, head.id))
+                self._accounts.open_insert(head.peer, head.nbytes)
+            gone.append(stream.shorten(head.keep_from))
+        follows = within[1:] > 0
+        self._chunks.link(before, slots[starts], slots[:-1][follows], slots[1:][follows])
+        if run.items is not None:
+            whole = self._hold(run.items, first_slots, tickets[0], now)
+            for head, ticket in zip(run.heads, tickets, strict=True):
+                if ticket.items:
+                    _park(whole, ticket, head.items, run.items, tables)
+        self._chunks.unlease(np.concatenate(gone))
+        return tickets, tables
+
+    # --- one message --------------------------------------------------------------------------------------------------
+
+    def _stream_of(self, peer: Peer, request: Insert) -> Stream | None:
+        """The open stream of this message, None for a new one; refuses numbers out of turn."""
+        stream = self._streams.get(request.stream)
+        expected = 0 if stream is None else stream.next_seq
+        if request.seq <= expected:
+            return stream
+        if peer is None:
+            self._counters.push_gaps += 1
+            return stream
+        if stream is None:
+            self._streams.opened(request.stream)
+        raise SequenceGap(f"message {request.seq} came before {expected}", expected=expected)
+
+    def _named(self, items: ItemBatch | None) -> list[Table]:
+        return [table_named(name, self._tables) for name in items.tables] if items is not None else []
+
+    # --- a run --------------------------------------------------------------------------------------------------------
+
+    def _is_plain(self, run: InsertRun, own: OwnWindows) -> bool:
+        """Whether each message is its stream's next, goes on with its chunks and its schema, and fits its peer's
+        window, those before it in the run taken into account."""
+        streams: dict[bytes, _Next] = {}
+        accounts: dict[Peer, Account] = {}
+        nbytes = np.add.reduceat(run.chunks.nbytes, [head.chunks.start for head in run.heads]).tolist()
+        schema_of = run.chunks.schema_of[[head.chunks.start for head in run.heads]].tolist()
+        opened = 0
+        for n, (head, mine, schema) in enumerate(zip(run.heads, nbytes, schema_of, strict=True)):
+            known = streams.get(head.stream)
+            if known is None:
+                stream = self._streams.get(head.stream)
+                if stream is None and self._streams.accepted(head.stream, head.seq) is not None:
+                    return False
+                opened += stream is None
+                known = streams[head.stream] = _Next.of(stream, self._chunks)
+            elif n in own.reach_back:
+                return False
+            known.held += mine
+            if head.seq != known.seq or head.first < known.number or known.held > LEASED_BYTES.value:
+                return False
+            if known.schema is not None and known.schema != run.chunks.schemas[schema].blob:
+                return False
+            known.seq += 1
+            known.number = head.first + head.chunks.stop - head.chunks.start
+            known.schema = run.chunks.schemas[schema].blob
+            if head.peer is not None:
+                account = accounts.get(head.peer)
+                if account is None:
+                    account = accounts[head.peer] = self._accounts.copy_of(head.peer)
+                account.insert_messages += 1
+                account.insert_bytes += head.nbytes
+                if account.insert_messages > WINDOW_MESSAGES.value or account.insert_bytes > WINDOW_BYTES.value:
+                    return False
+        return len(self._streams) + opened <= STREAMS.value
+
+    # --- both ---------------------------------------------------------------------------------------------------------
+
+    def _hold(self, items: ItemBatch, first: Int64s, ticket: Ticket, now: float) -> PendingInsert:
+        """Hold what the items show; all of them as one that can be parked, with keys from the ticket's first one on."""
+        self._chunks.hold(self._chunks.windows(first, items.chunks))
+        if len(items.templates) == 1:
+            ids = np.full(len(items), self._templates.hold(items.templates[0], len(items)), np.int64)
+        else:
+            holders = np.bincount(items.template_of, minlength=len(items.templates)).tolist()
+            held = [self._templates.hold(t, n) if n else -1 for t, n in zip(items.templates, holders, strict=True)]
+            ids = np.array(held, np.int64)[items.template_of]
+        keys = np.arange(ticket.first_key, ticket.first_key + len(items), dtype=np.uint64)
+        priority = items.priority if items.at_max is None else np.where(items.at_max, np.nan, items.priority)
+        at_max = items.at_max is not None
+        return PendingInsert(
+            ticket, keys, priority, first, items.chunks, items.offset, items.length, ids, since=now, at_max=at_max
+        )
+
+
+@dataclass(slots=True)
+class _Next:
+    """What a stream's next message must go on from, the messages before it in the run taken into account."""
+
+    seq: int
+    number: int
+    schema: bytes | None
+    held: int
+    """Bytes that the stream holds."""
+
+    @classmethod
+    def of(cls, stream: Stream | None, chunks: ChunkStore) -> _Next:
+        if stream is None:
+            return cls(0, 0, None, 0)
+        held = int(chunks.nbytes[stream.slots].sum()) if len(stream.slots) else 0
+        return cls(stream.next_seq, stream.next_number, stream.schema.blob if stream.schema else None, held)
+
+
+def table_named(name: str, tables: Mapping[str, Table]) -> Table:
+    """Raises UnknownTable, which tells what tables there are."""
+    table = tables.get(name)
+    if table is None:
+        names = list(tables)
+        raise UnknownTable(f"there is no table {name!r}; there are: {', '.join(names)}", table=name, tables=names)
+    return table
+
+
+def _signatures(tables: Sequence[Table]) -> dict[int, Signature]:
+    return {i: table.signature for i, table in enumerate(tables) if table.signature is not None}
+
+
+def _park(whole: PendingInsert, ticket: Ticket, items: slice, batch: ItemBatch, tables: Sequence[Table]) -> None:
+    """Queue the items of one message at their tables."""
+    if len(tables) == 1:
+        tables[0].park_insert(whole.part(items, ticket))
+        return
+    table_of = batch.table_of[items]
+    for i in np.unique(table_of).tolist():
+        tables[i].park_insert(whole.part(np.flatnonzero(table_of == i) + items.start, ticket))

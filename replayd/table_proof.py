@@ -1,0 +1,35 @@
+"""The proof of a table: each count again, from the items and the parked requests.
+
+Looks into everything a table has, and changes nothing. Tests ask for it after every step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from replayd.table import Table
+
+
+def prove(table: Table) -> None:
+    """Assertion errors tell which count is not what follows from the rest."""
+    table.items.validate()
+    live = table.items.in_order()
+    priorities = table.items.priority[live]
+    table.sampler.validate(live, priorities)
+    table.remover.validate(live, priorities)
+    assert table.size <= table.max_size, f"{table.size} items in a table of {table.max_size}"
+    assert table.limiter.size == table.size, f"limiter counts {table.limiter.size} items, there are {table.size}"
+    assert table.pending_items == sum(len(p) for p in table.pending_inserts), "pending items"
+    assert table.pending_bytes == sum(p.ticket.nbytes for p in table.pending_inserts), "pending bytes"
+    assert all(len(p) for p in table.pending_inserts), "an insert is parked that has nothing left to do"
+    table._room.validate()
+    table.showing.validate(table._windows(live))
+    assert table.max_priority == (float(priorities.max()) if len(live) else None), "the largest priority is wrong"
+    if table.pending_inserts and "insert" not in table.paused:
+        assert not table.limiter.can_insert(1), "an insert waits that may pass"
+    if table.pending_samples and "sample" not in table.paused:
+        head = table.pending_samples[0]
+        assert table.grantable(head.n - head.drawn) < head.min_n - head.drawn, "a sample waits that may pass"
+    for i, request in enumerate(table.pending_samples):
+        assert request.drawn < (request.min_n if i == 0 else 1), "draws are kept that should be on their way"

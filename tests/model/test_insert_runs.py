@@ -1,0 +1,228 @@
+"""Small inserts that are taken together do what they do one by one: the same answers, the same state."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from replayd import rate_limiters, selectors
+from replayd.insert_runs import is_joinable, read_run
+from replayd.messages import Peeked, Peer, Reply, Sampled
+from replayd.service import Service
+from replayd.table import Table
+from replayd.wire import Undecodable, decode, encode, read
+from replayd_client.item_windows import ItemWindows
+from replayd_client.specs import TensorSpec
+from replayd_client.wire import decode_reply
+
+X = msgpack.packb([[["x"], "uint8", []]])
+XY = msgpack.packb([[["x"], "uint8", []], [["y"], "int16", [2]]])
+SHOWS_X = msgpack.packb([[["x"], False, [[0, []]]]])
+STREAMS = [bytes([65 + i]) * 16 for i in range(3)]
+PEERS: list[Peer] = [(b"one",), (b"two",), None]
+
+Message = tuple[Peer, list[bytes]]
+
+
+def made() -> Service:
+    tables = [
+        Table("small", selectors.Fifo(), selectors.Fifo(), 5, rate_limiters.MinSize(1)),
+        Table("random", selectors.Uniform(), selectors.Lifo(), 4, rate_limiters.MinSize(1)),
+        Table("best", selectors.Prioritized(1.0), selectors.MinHeap(), 4, rate_limiters.MinSize(1)),
+        Table("narrow", selectors.Fifo(), selectors.Fifo(), 9, rate_limiters.Queue(3), 1),
+        Table(
+            "signed", selectors.Fifo(), selectors.Fifo(), 9, rate_limiters.MinSize(1),
+            signature={"x": TensorSpec((None,), np.uint8)},
+        ),
+    ]  # fmt: skip
+    return Service(tables, server_id=b"s" * 16, version="t", seed=1, started_at=0.0)
+
+
+TABLES = ["small", "random", "best", "narrow", "signed"]
+
+
+class Writer:
+    """Makes plausible messages of one stream, and some that are wrong."""
+
+    def __init__(self, stream: bytes) -> None:
+        self.stream = stream
+        self.seq = self.number = 0
+        self.schema = X
+
+    def message(self, chance: Random) -> list[bytes]:
+        at_least = 0 if chance.random() < 0.1 else 1
+        rows = [chance.randint(1, 3) for _ in range(chance.randint(at_least, 3))]
+        if chance.random() < 0.1:
+            self.schema = XY
+        first = self.number + (chance.random() < 0.05)
+        self.number = first + len(rows)
+        fields: dict[str, Any] = {"v": 1, "op": "insert", "id": chance.randint(0, 99), "stream": self.stream}
+        fields |= {"seq": self.seq, "keep_from": max(0, self.number - chance.randint(0, 2))}
+        self.seq += chance.random() < 0.97
+        width = 1 if self.schema == X else 5
+        payloads = [chance.randbytes(count * width) for count in rows]
+        if rows:
+            sizes = [(count,) if width == 1 else (count, 4 * count) for count in rows]
+            fields |= {"first_chunk": first, "rows": np.array(rows, "<u4").tobytes(), "schemas": [self.schema]}
+            fields["blobs"] = b"".join(struct.pack("<IBBH", size, 0, 0, 0) for chunk in sizes for size in chunk)
+            if chance.random() < 0.5:
+                fields["episodes"] = np.array(sorted(chance.randint(0, 3) for _ in rows), "<u8").tobytes()
+        items = chance.randint(0, 3) if self.number else 0
+        if items:
+            self._items(fields, chance, items, first, rows)
+        if chance.random() < 0.03:
+            wrong = chance.choice(["rows", "blobs", "priority", "chunk", "length", "stream", "table_of"])
+            if isinstance(fields.get(wrong), bytes):
+                fields[wrong] += bytes(chance.choice([1, 4, 8]))
+        body = [b"".join(payloads)] if chance.random() < 0.5 else payloads
+        if chance.random() < 0.03:
+            body = [*body, b"?"]
+        return [msgpack.packb(fields), *(frame for frame in body if frame)]
+
+    def _items(self, fields: dict[str, Any], chance: Random, items: int, first: int, rows: list[int]) -> None:
+        names = chance.sample(TABLES, chance.randint(1, 2))
+        fields["tables"] = names if chance.random() < 0.97 else ["nowhere"]
+        if len(fields["tables"]) > 1:
+            fields["table_of"] = np.array([chance.randint(0, 1) for _ in range(items)], "<u2").tobytes()
+        windows = []
+        for _ in range(items):
+            if rows and chance.random() < 0.75:
+                at = chance.randrange(len(rows))
+                offset = chance.randrange(rows[at])
+                windows.append((first + at, 1, offset, chance.randint(1, rows[at] - offset)))
+            else:
+                # Chunks from before, which may be gone or of another length.
+                start = chance.randint(max(0, self.number - 3), self.number - 1)
+                windows.append((start, chance.randint(1, 2), 0, chance.randint(1, 4)))
+        for name, column in zip(("chunk", "chunks", "offset", "length"), zip(*windows, strict=True), strict=True):
+            fields[name] = np.array(column, "<u8" if name == "chunk" else "<u4").tobytes()
+        priorities = [float("nan")] if chance.random() < 0.03 else [0.0, 1.0, 2.0, 3.5]
+        fields["priority"] = np.array([chance.choice(priorities) for _ in range(items)]).tobytes()
+        if chance.random() < 0.5:
+            fields["templates"] = [SHOWS_X]
+        if chance.random() < 0.1:
+            fields["at_max"] = bytes(items)
+
+
+def one_by_one(service: Service, messages: Sequence[Message]) -> None:
+    for peer, frames in messages:
+        try:
+            op, request = decode(frames, pushed=peer is None)
+        except Undecodable as fault:
+            service.refuse(peer, fault.op, fault.id, fault.error)
+        else:
+            service.handle(peer, op, request, 1.0)
+
+
+def together(service: Service, messages: Sequence[Message]) -> bool:
+    """As the daemon does with messages of one turn; whether they were taken at once."""
+    unread = [(peer, read(frames, pushed=peer is None)) for peer, frames in messages]
+    if all(is_joinable(message.header, message.body) for _, message in unread):
+        run = read_run([(peer, message.id, message.header, message.body) for peer, message in unread])
+        if run is not None and service.handle_run(run, 1.0):
+            return True
+    one_by_one(service, messages)
+    return False
+
+
+def answers(service: Service) -> list[Any]:
+    """What each reply says; of items what they are, whatever the order of schemas and templates behind them."""
+    return [(peer, _said(reply)) for peer, reply in service.drain()]
+
+
+def _said(reply: Reply) -> Any:
+    if not isinstance(reply, Sampled | Peeked):
+        return reply
+    shown = decode_reply([memoryview(frame) for frame in encode(reply)]).shown  # type: ignore[union-attr]
+    said = zip(shown.keys.tolist(), shown.priorities.tolist(), shown.times_sampled.tolist(), strict=True)
+    return [
+        (*words, paths, [array.tolist() for array in arrays])
+        for words, (paths, arrays) in zip(said, ItemWindows(shown), strict=True)
+    ]
+
+
+def ask(service: Service, **fields: Any) -> None:
+    op, request = decode([msgpack.packb({"v": 1, "id": 1, **fields})])
+    service.handle((b"learner",), op, request, 2.0)
+    # A sample that waited would be served after the first message that suffices, or after all of a run.
+    service.tick(2.0)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_messages_taken_together_do_what_they_do_one_by_one(seed: int) -> None:
+    chance = Random(seed)
+    writers = [Writer(stream) for stream in STREAMS]
+    one, other = made(), made()
+    for _ in range(5):
+        chosen = [chance.randrange(len(writers)) for _ in range(chance.randint(2, 6))]
+        messages = [(PEERS[n], writers[n].message(chance)) for n in chosen]
+        one_by_one(one, messages)
+        together(other, messages)
+        # Acknowledgements come table by table.
+        assert sorted(answers(one), key=repr) == sorted(answers(other), key=repr)
+        one.validate()
+        other.validate()
+        for table in chance.sample(TABLES, 2):
+            n = chance.randint(1, 3)
+            for service in (one, other):
+                ask(service, op="sample", table=table, n=n, timeout_ms=0)
+                ask(service, op="peek", table=table, n=9)
+            assert answers(one) == answers(other)
+
+
+def test_most_plausible_messages_are_taken_at_once() -> None:
+    taken = 0
+    for seed in range(100):
+        chance = Random(seed)
+        writers = [Writer(stream) for stream in STREAMS]
+        taken += together(made(), [(PEERS[n], writer.message(chance)) for n, writer in enumerate(writers)])
+    assert taken > 30
+
+
+def plain(stream: bytes, seq: int, changes: dict[str, Any]) -> list[bytes]:
+    fields = {"v": 1, "op": "insert", "id": seq, "stream": stream, "seq": seq, "keep_from": seq + 1, "first_chunk": seq}
+    fields |= {"rows": struct.pack("<I", 2), "schemas": [X], "blobs": struct.pack("<IBBH", 2, 0, 0, 0)}
+    fields |= {"chunk": struct.pack("<Q", seq), "length": struct.pack("<I", 2), "priority": struct.pack("<d", 1.0)}
+    fields["tables"] = ["small"]
+    return [msgpack.packb({**fields, **changes}), b"ab"]
+
+
+def test_plain_messages_of_many_streams_are_taken_at_once() -> None:
+    service = made()
+    messages = [(PEERS[0], plain(stream, seq, {})) for seq in range(4) for stream in STREAMS]
+    assert together(service, messages)
+    assert len(service.drain()) == len(messages)
+    service.validate()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seq": 9},
+        {"tables": ["nowhere"]},
+        {"priority": struct.pack("<d", float("inf"))},
+        {"length": struct.pack("<I", 3)},
+        {"chunk": struct.pack("<Q", 7)},
+        {"rows": struct.pack("<II", 2, 2)},
+        {"blobs": struct.pack("<IBBH", 1, 0, 0, 0)},
+        {"blobs": struct.pack("<IBBH", 2, 9, 0, 0)},
+        {"first_chunk": 0},
+    ],
+    ids=lambda changes: "-".join(changes),
+)
+def test_one_message_that_is_refused_takes_no_other_with_it(changes: dict[str, Any]) -> None:
+    service = made()
+    good, bad, last = STREAMS
+    refused = plain(bad, 1, {"seq": 0, **changes})
+    messages = [(PEERS[0], plain(good, 0, {})), (PEERS[1], refused), (PEERS[0], plain(last, 0, {}))]
+    assert not together(service, messages)
+    replies = service.drain()
+    assert [type(reply).__name__ for _, reply in replies] == ["Result", "Failed", "Result"]
+    assert service.tables["small"].size == 2
+    service.validate()
