@@ -106,6 +106,7 @@ def serve(
     """
     from replayd.config import ConfigError, build_tables, read_config
     from replayd.errors import BindError
+    from replayd.heap import keep_freed_memory
     from replayd.server import Daemon
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
@@ -134,6 +135,7 @@ def serve(
         ingest=server.ingest or None,
         seed=server.seed,
         lease_s=server.lease,
+        trimmer=keep_freed_memory(),
     )
     # From here on a signal means an orderly end or nothing, also before the loop runs and takes over the handlers.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
