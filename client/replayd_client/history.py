@@ -171,15 +171,16 @@ class ColumnHistory:
     `num_keep_alive_refs` steps are kept; a pick of an older one raises DataError, which is a ValueError.
     """
 
-    __slots__ = ("_known", "_log", "path")
+    __slots__ = ("_known", "_log", "_tails", "path")
 
     KNOWN = 256
 
     def __init__(self, log: ChunkLog, path: Path) -> None:
         self._log = log
         self.path = path
-        # Picks that count from the newest step, by index, and the first row of each.
+        # Picks that count from the newest step, by index, and the first row of each; slices [start:] by their start.
         self._known: dict[Any, tuple[Pick, int]] = {}
+        self._tails: dict[Any, tuple[Pick, int]] = {}
 
     def __len__(self) -> int:
         return self._log.rows - self._log.history_start
@@ -187,7 +188,12 @@ class ColumnHistory:
     def __getitem__(self, index: Any) -> TrajectoryColumn:
         # A known pick is as good wherever its cells are kept and present.
         try:
-            known = self._known.get((index.start, index.stop, index.step) if type(index) is slice else index)
+            if type(index) is not slice:
+                known = self._known.get(index)
+            elif index.stop is None and index.step is None:
+                known = self._tails.get(index.start)
+            else:
+                known = self._known.get((index.start, index.stop, index.step))
         except TypeError:
             known = None  # A list, say.
         if known is not None:
@@ -230,9 +236,12 @@ class ColumnHistory:
         made = TrajectoryColumn.of(log, column, rows, squeeze, self.path)
         key = _key_from_end(index, len(self))
         if key is not None:
-            if len(self._known) >= self.KNOWN:
-                self._known.clear()
-            self._known[key] = made._pick, bounds(made._pick[2])[0]
+            known = self._known
+            if type(index) is slice and key[1:] == (None, None):
+                known, key = self._tails, index.start
+            if len(known) >= self.KNOWN:
+                known.clear()
+            known[key] = made._pick, bounds(made._pick[2])[0]
         return made
 
 
@@ -251,14 +260,23 @@ def newest_cells(log: ChunkLog, columns: Sequence[ColumnHistory]) -> list[CellRe
     row = log.rows - 1
     if len(columns) != len(log.column_of) or not log.presence.is_complete(row):
         return [column.cell(row) for column in columns]
-    cells: list[CellReference | None] = []
-    for column in columns:
-        cell = _new(CellReference)
+    return [CellReference(log, log.column_of[column.path], row) for column in columns]
+
+
+def newest_named(log: ChunkLog, columns: Iterable[tuple[str, int]]) -> dict[str, CellReference]:
+    """The references of the newest step, which has all these columns, by name.
+
+    Made without the constructor, and the dict with them: 2.5 µs for five columns where `newest_cells` and a nest of its
+    list take 5.
+    """
+    row = log.rows - 1
+    named = {}
+    for name, column in columns:
+        named[name] = cell = _new(CellReference)
         cell.log = log
-        cell.column = log.column_of[column.path]
+        cell.column = column
         cell.row = row
-        cells.append(cell)
-    return cells
+    return named
 
 
 def picked(rows: Sequence[int], index: Any) -> tuple[Sequence[int], bool]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,8 @@ class RowBuffer:
     """
 
     __slots__ = (
-        *("_array_checks", "_arrays", "_checks", "_int_checks", "_is_sparse", "_places", "_present", "_types"),
-        *("_variable", "capacity", "cell_bytes", "length", "schema"),
+        *("_array_plan", "_arrays", "_checks", "_int_plan", "_is_sparse", "_plan", "_present", "_types", "_variable"),
+        *("capacity", "cell_bytes", "length", "schema"),
     )
 
     def __init__(self, schema: Schema, capacity: int) -> None:
@@ -49,14 +50,15 @@ class RowBuffer:
         """Bytes that the values of bytes and str columns take here."""
         self._variable = [number for number, column in enumerate(schema.columns) if column.is_variable]
         self._arrays = [np.empty((capacity, *column.shape), column.array_dtype) for column in schema.columns]
-        self._places = [_places(array) for array in self._arrays]
         self._checks = [_leaf_check(column) for column in schema.columns]
         self._present = np.ones((len(schema.columns), capacity), np.bool_)
         self._is_sparse = False
-        # Types of the last leaves that fitted, and what is left to compare of leaves of the same types.
+        # Types of the last leaves that fitted; and for leaves of the same types, by number and with the place for them,
+        # what is left to compare: dtype and shape of arrays, the range of an int, nothing of the others.
         self._types: list[type] = []
-        self._array_checks: list[tuple[int, np.dtype[Any], tuple[int, ...]]] = []
-        self._int_checks: list[tuple[int, int, int]] = []
+        self._array_plan: list[tuple[int, Any, np.dtype[Any], tuple[int, ...]]] = []
+        self._int_plan: list[tuple[int, Any, int, int]] = []
+        self._plan: list[tuple[int, Any]] = []
 
     @property
     def is_full(self) -> bool:
@@ -69,21 +71,19 @@ class RowBuffer:
         path, what was expected and what came.
         """
         assert self.length < self.capacity, "a writer must cut its chunk when the buffer is full"
-        values = leaves if self._fit_at_once(leaves) else self._checked(leaves, partial)
-        if self._variable:
-            self.cell_bytes += self._measured(values)
-        row = self.length
-        if partial:
-            self._present[:, row] = False
-            self._fill(row, values)
-            self._is_sparse = self._is_sparse or not self._present[:, row].all()
-        else:
-            for (places, is_array), value in zip(self._places, values):  # noqa: B905 - compared, and this is hot
-                if is_array:
-                    places[row][...] = value
-                else:
-                    places[row] = value
-        self.length = row + 1
+        if not self._set_like_last(leaves):
+            values = self._checked(leaves, partial)
+            if self._variable:
+                self.cell_bytes += self._measured(values)
+            row = self.length
+            if partial:
+                self._present[:, row] = False
+                self._fill(row, values)
+                self._is_sparse = self._is_sparse or not self._present[:, row].all()
+            else:
+                for array, value in zip(self._arrays, values, strict=True):
+                    array[row] = value
+        self.length += 1
 
     def amend(self, leaves: Sequence[Any]) -> None:
         """Fills in columns that are missing from the last row; None leaves a column as it is.
@@ -111,7 +111,6 @@ class RowBuffer:
         assert schema.extends(self.schema), "a later schema begins with the columns of the earlier one"
         added = schema.columns[len(self.schema.columns) :]
         self._arrays += [np.empty((self.capacity, *column.shape), column.array_dtype) for column in added]
-        self._places += [_places(array) for array in self._arrays[len(self._places) :]]
         self._variable = [number for number, column in enumerate(schema.columns) if column.is_variable]
         self._checks += [_leaf_check(column) for column in added]
         present = np.ones((len(added), self.capacity), np.bool_)
@@ -141,18 +140,28 @@ class RowBuffer:
             self._present[:] = True
             self._is_sparse = False
 
-    def _fit_at_once(self, leaves: Sequence[Any]) -> bool:
-        """Whether the leaves are of the types of earlier ones that fitted, and fit like them."""
+    def _set_like_last(self, leaves: Sequence[Any]) -> bool:
+        """Set the row behind the last one, if the leaves are of the types of earlier ones that fitted, and fit like
+        them. What was set before one is found that does not counts for nothing: the row is not there yet.
+
+        Half the time of checking all leaves and then setting them, array[row] = leaf: 2.1 µs for five columns, two of
+        them small arrays, in place of 4.5. Most of that is the view of a row, made anew each time.
+        """
         if [*map(type, leaves)] != self._types:
             return False
-        for number, dtype, shape in self._array_checks:
+        row = self.length
+        for number, views, dtype, shape in self._array_plan:
             leaf = leaves[number]
             if leaf.dtype is not dtype or leaf.shape != shape:
                 return False
-        # A loop: `all` of a generator takes four times as long.
-        for number, low, high in self._int_checks:  # noqa: SIM110
-            if not low <= leaves[number] <= high:
+            views[row][...] = leaf
+        for number, array, low, high in self._int_plan:
+            leaf = leaves[number]
+            if not low <= leaf <= high:
                 return False
+            array[row] = leaf
+        for number, array in self._plan:
+            array[row] = leaves[number]
         return True
 
     def _checked(self, leaves: Sequence[Any], partial: bool) -> Sequence[Any]:
@@ -190,12 +199,15 @@ class RowBuffer:
 
     def _remember_types(self, leaves: Sequence[Any]) -> None:
         self._types = [*map(type, leaves)]
-        self._array_checks, self._int_checks = [], []
-        for number, (kind, (dtype, shape, _, low, high)) in enumerate(zip(self._types, self._checks, strict=True)):
+        self._array_plan, self._int_plan, self._plan = [], [], []
+        columns = zip(self._types, self._arrays, self._checks, strict=True)
+        for number, (kind, array, (dtype, shape, _, low, high)) in enumerate(columns):
             if kind is np.ndarray:
-                self._array_checks.append((number, dtype, shape))
+                self._array_plan.append((number, _row_views(array), dtype, shape))
             elif kind is int:
-                self._int_checks.append((number, low, high))
+                self._int_plan.append((number, array, low, high))
+            else:
+                self._plan.append((number, array))
 
     def _fill(self, row: int, values: Sequence[Any]) -> None:
         for number, value in enumerate(values):
@@ -204,14 +216,17 @@ class RowBuffer:
                 self._present[number, row] = True
 
 
-def _places(array: NDArray[Any]) -> tuple[Any, bool]:
-    """What takes the values of its rows by number, and whether those are arrays.
+def _row_views(array: NDArray[Any]) -> Any:
+    """Views of the rows by number: made once, or of an array with many rows when they are asked for."""
+    return [array[row, ...] for row in range(len(array))] if len(array) <= MAX_VIEWS else _Rows(array)
 
-    Views of the rows are made once, as far as that is not many: numpy takes longer to make one than to fill it (setting
-    five columns, two of them small arrays, 2.2 µs without and 0.9 µs with them).
-    """
-    is_array = array.ndim > 1
-    return (list(array) if is_array and len(array) <= MAX_VIEWS else array), is_array
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    array: NDArray[Any]
+
+    def __getitem__(self, row: int) -> NDArray[Any]:
+        return self.array[row, ...]
 
 
 def check_step_cells(size: int) -> None:

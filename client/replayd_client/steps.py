@@ -12,7 +12,7 @@ from typing import Any
 
 from replayd_client.chunk_log import ChunkLog
 from replayd_client.errors import DataError
-from replayd_client.structure import Path, Structure, flatten
+from replayd_client.structure import Path, Structure, flatten, has_containers
 
 
 class Steps:
@@ -31,14 +31,17 @@ class Steps:
         """Add a step, or to the open step; raises DataError and changes nothing if a leaf does not fit."""
         if self._fast:
             assert self.structure is not None, "a fast way needs a structure"
+            leaves: Sequence[Any] = ()
             try:
-                leaves = self.structure.leaves(data)
-            except DataError:
-                self._append_named(data, partial_step)
-            else:
+                leaves = self.structure.parts(data)
                 self._log.append(leaves if self._order is None else self._order(leaves), partial_step)
-        else:
-            self._append_named(data, partial_step)
+                return
+            except DataError:
+                # No column takes a container: a step that has one has another structure, as one that cannot be taken
+                # apart.
+                if leaves and not has_containers(leaves):
+                    raise
+        self._append_named(data, partial_step)
 
     def append_like_before(self, data: Any) -> None:
         """Add a whole step of the structure of the first one. Raises DataError, as `append`, for another structure."""

@@ -78,20 +78,32 @@ class Structure:
         Raises DataError that names the path, what was expected there and what was found, if the nest is not of this
         shape. A list and a tuple of the same length are the same shape.
         """
-        flat = self._flat
-        if flat is not None and type(nest) is flat[0] and len(nest) == flat[1]:  # type: ignore[arg-type]
-            try:
-                leaves = [*flat[2](nest)]
-            except KeyError:
-                raise self._fault(nest) from None
-        else:
-            leaves = self._leaves(nest)
+        leaves = self.parts(nest)
         types = [*map(type, leaves)]
         if types != self._leaf_types:
-            if any(issubclass(found, _CONTAINERS) for found in types):
+            if has_containers(leaves):
                 raise self._fault(nest)
             self._leaf_types = types
         return leaves
+
+    def parts(self, nest: Any) -> list[Any]:
+        """As `leaves`, but what stands where a leaf should may be a container: for callers who take no such leaf."""
+        flat = self._flat
+        if flat is not None and type(nest) is flat[0] and len(nest) == flat[1]:  # type: ignore[arg-type]
+            try:
+                return [*flat[2](nest)]
+            except KeyError:
+                raise self._fault(nest) from None
+        nodes = [nest]
+        for place, usual, fits, length, get in self._visits:
+            container = nodes[place]
+            if (type(container) is not usual and not fits(container)) or len(container) != length:
+                raise self._fault(nest)
+            try:
+                nodes += get(container)
+            except KeyError:
+                raise self._fault(nest) from None
+        return self._pick(nodes)
 
     def rebuild(self, leaves: Sequence[Any]) -> Any:
         """The nest with these leaves, given in the order of `paths`."""
@@ -104,18 +116,6 @@ class Structure:
 
     def __repr__(self) -> str:
         return f"<Structure {', '.join(map(path_text, self.paths))}>"
-
-    def _leaves(self, nest: Any) -> list[Any]:
-        nodes = [nest]
-        for place, usual, fits, length, get in self._visits:
-            container = nodes[place]
-            if (type(container) is not usual and not fits(container)) or len(container) != length:
-                raise self._fault(nest)
-            try:
-                nodes += get(container)
-            except KeyError:
-                raise self._fault(nest) from None
-        return self._pick(nodes)
 
     def _compile(self, paths: tuple[Path, ...], root: _Node) -> None:
         self.paths = paths
@@ -134,6 +134,11 @@ class Structure:
         fault = _first_fault(self._root, (), nest)
         assert fault is not None, "the fast flattener refused a nest in which the slow one finds no fault"
         return fault
+
+
+def has_containers(leaves: Iterable[Any]) -> bool:
+    """Whether one of these is no leaf."""
+    return any(isinstance(leaf, _CONTAINERS) for leaf in leaves)
 
 
 def check_paths(paths: Sequence[Path]) -> None:

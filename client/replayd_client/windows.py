@@ -91,6 +91,24 @@ class Windows:
                 column.check()
         return Window(end, known)
 
+    def of_dict(self, trajectory: dict[str, TrajectoryColumn]) -> Window | None:
+        """The window of a dict of picks, as of one that is remembered; None if there is none like it.
+
+        A run has few kinds of items, most of them dicts of what was picked at this step: 2 µs for five columns, where
+        to take the dict apart, to check its leaves and to ask `of` takes 4.5.
+        """
+        key = self._dict_key(trajectory)
+        shape = self._known.get(key) if key is not None and self._width == len(self._log.column_of) else None
+        if shape is None or self._log.rows + shape.first < self._log.oldest_row:
+            return None
+        return Window(self._log.rows, shape)
+
+    def remember_dict(self, trajectory: dict[str, Any], window: Window) -> None:
+        """So that `of_dict` knows it, if it is a dict of picks."""
+        key = self._dict_key(trajectory)
+        if key is not None:
+            self._known[key] = window.shape
+
     def all_columns(self, first: int, last: int) -> Window:
         """The window of rows `first` to `last` with every column. Raises DataError if one of them lacks one."""
         log = self._log
@@ -103,6 +121,20 @@ class Windows:
             picks: list[Pick] = [(column, False, range(-rows, 0)) for column in log.column_of.values()]
             known = self._remember(rows, list(log.column_of), picks)
         return Window(last + 1, known)
+
+    def _dict_key(self, trajectory: dict[str, Any]) -> tuple[Any, ...] | None:
+        """What tells dicts of picks of this step apart; None for others."""
+        log = self._log
+        end = log.rows
+        key: list[Any] = [*trajectory]
+        try:
+            for column in trajectory.values():
+                if column._end != end or column._log is not log:
+                    return None
+                key.append(column._pick)
+        except AttributeError:
+            return None
+        return tuple(key)
 
     def _moved(self, column: TrajectoryColumn) -> TrajectoryColumn:
         """The same cells, counted from the row behind the newest one of now."""
