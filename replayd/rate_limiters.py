@@ -178,8 +178,8 @@ class RateLimiter:
           Now R ≤ max_times_sampled · min_size_to_sample: cursor ≤ max_diff + (max_times_sampled − 1) ·
           min_size_to_sample.
         - By min_size_to_sample, with expiry after fewer draws than samples_per_insert: each item that comes and goes
-          lifts the cursor, without end. Only max_size · max_times_sampled is left, the draws that a full table can
-          take, which holds in any case.
+          lifts the cursor, without end. Only the draws that a full table can take are left, which hold in any case:
+          max_size · max_times_sampled, less one for each of the min_size_to_sample − 1 items that must stay.
 
         An explicit delete of an item lifts the cursor against R too; nobody can wait for that, so it is not counted on.
         Ask `sampleable` before refusing, for what such deletes have made possible already.
@@ -189,7 +189,7 @@ class RateLimiter:
         """
         if max_size < self.min_size_to_sample:
             return 0
-        draws = None if max_times_sampled is None else max_size * max_times_sampled
+        draws = self._draws_of_full_table(max_size, max_times_sampled)
         lifted_without_end = max_times_sampled is not None and max_times_sampled < self.samples_per_insert
         if self.min_diff is None or self.max_diff is None or lifted_without_end:
             return draws
@@ -205,8 +205,11 @@ class RateLimiter:
     def check_grant(self, n: int, max_size: int, max_times_sampled: int | None) -> None:
         """Raises NeverGrantable if a table of these limits can never let n samples pass at once."""
         largest = self.largest_grant(max_size, max_times_sampled)
+        if largest is None or n <= largest:
+            return
+        draws = self._draws_of_full_table(max_size, max_times_sampled)
         # Explicit deletes may have lifted the cursor beyond what the configuration alone can reach.
-        if largest is not None and n > largest and self.sampleable(n) < n:
+        if (draws is not None and n > draws) or self.sampleable(n) < n:
             raise NeverGrantable(
                 f"table {self._table!r} can never grant {n} samples at once; its limit is {largest}",
                 table=self._table,
@@ -234,6 +237,9 @@ class RateLimiter:
             f"RateLimiter(samples_per_insert={self.samples_per_insert!r}, "
             f"min_size_to_sample={self.min_size_to_sample!r}, min_diff={self.min_diff!r}, max_diff={self.max_diff!r})"
         )
+
+    def _draws_of_full_table(self, max_size: int, max_times_sampled: int | None) -> int | None:
+        return None if max_times_sampled is None else max_size * max_times_sampled - (self.min_size_to_sample - 1)
 
     # S and n are added as integers first, so that n at once and one after the other come to the same float.
 

@@ -288,6 +288,17 @@ def test_what_no_insert_can_ever_make_possible_is_refused_at_once(made: list[Ser
     assert ask(s, sample(2, 5, min_n=4)) == []
 
 
+def test_what_items_that_expire_can_never_give_is_refused_at_once(made: list[Service]) -> None:
+    made.append(s := service(fifo(max_size=4, max_times_sampled=2, rate_limiter=rate_limiters.MinSize(3))))
+    ask(s, StreamWriter().insert([b"a"], [(0, 1)] * 4))
+    # Eight draws, but the two items that must stay keep one each.
+    refused = error(ask(s, sample(1, 8, min_n=7)))
+    assert (refused.code, refused.detail["largest"]) == ("never_grantable", 6)
+    ask(s, sample(2, 8, min_n=6))
+    ask(s, StreamWriter(b"v" * 16).insert([b"b"], [(0, 1)] * 4), now=1.0)
+    assert s.tables["t"].pending_samples == type(s.tables["t"].pending_samples)()
+
+
 def test_those_who_wait_are_answered_when_the_server_stops(made: list[Service]) -> None:
     made.append(s := service(Table.queue("t", 1), fifo("u")))
     writer = StreamWriter()
