@@ -160,7 +160,8 @@ def _packed(frames: Frames) -> list[Any]:
     """The same bytes in fewer frames: small ones that follow each other as one."""
     packed: list[Any] = []
     for is_large, group in groupby(frames, lambda frame: len(frame) >= SMALL_PAYLOAD_BYTES):
-        packed += group if is_large else [b"".join(group)]
+        together = list(group)
+        packed += together if is_large else [b"".join(together)]
     return packed
 
 
