@@ -68,7 +68,7 @@ class _Joint:
         if not (n and is_uint(seq) and is_uint(keep_from) and is_uint(first) and first + n <= CHUNK_NUMBER.value):
             return False
         blobs, schemas = get("blobs"), get("schemas")
-        if not (_is_list_of(schemas, bytes) and len(schemas) == 1 and type(blobs) is bytes):
+        if not (_is_list_of(schemas, bytes) and len(schemas) == 1 and type(blobs) is bytes) or "schema_of" in header:
             return False
         if not self._join(_CHUNK_FIELDS, header, n) or (m and not self._join_items(header, m)):
             return False

@@ -212,7 +212,9 @@ def test_plain_messages_of_many_streams_are_taken_at_once() -> None:
         {"rows": struct.pack("<II", 2, 2)},
         {"blobs": struct.pack("<IBBH", 1, 0, 0, 0)},
         {"blobs": struct.pack("<IBBH", 2, 9, 0, 0)},
-        {"first_chunk": 0},
+        {"schema_of": struct.pack("<H", 1)},
+        {"table_of": struct.pack("<H", 1)},
+        {"template_of": struct.pack("<H", 1)},
     ],
     ids=lambda changes: "-".join(changes),
 )
