@@ -13,16 +13,21 @@ from replayd.messages import Peer
 
 @dataclass(slots=True)
 class Account:
+    """What one peer has open: inserts that are not acknowledged, the bytes of their messages, samples unanswered."""
+
     insert_messages: int = 0
     insert_bytes: int = 0
     samples: int = 0
 
     @property
     def is_empty(self) -> bool:
+        """Whether the peer has nothing open."""
         return not (self.insert_messages or self.samples)
 
 
 class Accounts:
+    """The accounts of all peers that have something open; `len` counts these peers."""
+
     def __init__(self) -> None:
         self._accounts: dict[Peer, Account] = {}
 
@@ -53,25 +58,30 @@ class Accounts:
             WINDOW_BYTES.check(account.insert_bytes + nbytes)
 
     def check_sample(self, peer: Peer) -> None:
+        """Raise LimitExceeded if one more sample would leave more unanswered than a peer may have (PARKED_SAMPLES)."""
         account = self._accounts.get(peer)
         if account is not None:
             PARKED_SAMPLES.check(account.samples + 1)
 
     def open_insert(self, peer: Peer, nbytes: int) -> None:
+        """The peer waits for the acknowledgement of a message of `nbytes` bytes."""
         account = self._accounts.setdefault(peer, Account())
         account.insert_messages += 1
         account.insert_bytes += nbytes
 
     def close_insert(self, peer: Peer, nbytes: int) -> None:
+        """One that was opened with as many bytes is answered."""
         account = self._accounts[peer]
         account.insert_messages -= 1
         account.insert_bytes -= nbytes
         self._drop_if_empty(peer, account)
 
     def open_sample(self, peer: Peer) -> None:
+        """The peer waits for one more sample."""
         self._accounts.setdefault(peer, Account()).samples += 1
 
     def close_sample(self, peer: Peer) -> None:
+        """One of its samples is answered."""
         account = self._accounts[peer]
         account.samples -= 1
         self._drop_if_empty(peer, account)

@@ -127,6 +127,7 @@ class OwnWindows:
 
     @classmethod
     def of(cls, run: InsertRun) -> OwnWindows:
+        """Look at the items of a run; reads nothing but the run."""
         items = run.items
         if items is None:
             return cls(np.zeros(0, np.int64), np.zeros(0, np.bool_), frozenset())

@@ -86,6 +86,7 @@ def step_bytes(column: Column) -> int:
 
 
 def check_name(name: Any, what: str) -> str:
+    """The name itself. Raises BadMessage, which calls it `what`, for one that protocol.md §4 does not allow."""
     if not isinstance(name, str) or not name or CONTROL_CHARACTERS.search(name):
         raise BadMessage(
             f"{what} must be a string of 1 to {NAME_BYTES.value} bytes without control characters, got {told(name)}"

@@ -23,6 +23,8 @@ def path_text(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
+    """One column of a schema: where it lies in a step, and what it has there."""
+
     path: Path
     dtype: str
     shape: tuple[int, ...]
@@ -43,6 +45,8 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
+    """One column that an item shows: where it lies in the trajectory, and what it is taken from."""
+
     path: Path
     columns: tuple[int, ...]
     """The schema columns whose cells it shows, one or several that are joined."""
@@ -67,6 +71,7 @@ class Template:
 
     @property
     def is_identity(self) -> bool:
+        """True when it has no outputs, and so shows every column as it is."""
         return not self.outputs
 
     @property

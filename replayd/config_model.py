@@ -34,6 +34,7 @@ class _Choice(Section):
     type: str
 
     def build(self) -> object:
+        """What this section stands for, new. Raises ValueError for numbers which the class of that refuses."""
         raise NotImplementedError
 
     @model_validator(mode="after")
@@ -47,6 +48,8 @@ class _Choice(Section):
 
 
 class PlainSelector(_Choice):
+    """A selector without settings. As a string, `"uniform"`, it is short for `{ type = "uniform" }`."""
+
     type: Literal["uniform", "fifo", "lifo", "min_heap", "max_heap"]
 
     def build(self) -> selectors.Selector:
@@ -63,6 +66,8 @@ _PLAIN_SELECTORS: dict[str, type[selectors.Selector]] = {
 
 
 class PrioritizedSelector(_Choice):
+    """Draws in proportion to priority ** `priority_exponent`, which is 0 to 3."""
+
     type: Literal["prioritized"]
     priority_exponent: float
 
@@ -71,6 +76,8 @@ class PrioritizedSelector(_Choice):
 
 
 class MinSizeLimiter(_Choice):
+    """Samples wait until the table holds `min_size_to_sample` items, at least 1; inserts never wait."""
+
     type: Literal["min_size"]
     min_size_to_sample: int
 
@@ -88,6 +95,8 @@ def _number_or_pair(value: Any) -> Any:
 
 
 class SampleToInsertRatioLimiter(_Choice):
+    """Keeps samples per insert near a ratio. `error_buffer`: half the width of the band, or `[min_diff, max_diff]`."""
+
     type: Literal["sample_to_insert_ratio"]
     samples_per_insert: float
     min_size_to_sample: int
@@ -98,6 +107,8 @@ class SampleToInsertRatioLimiter(_Choice):
 
 
 class QueueLimiter(_Choice):
+    """One sample an insert, and at most `size` inserts ahead. Goes with fifo and max_times_sampled 1."""
+
     type: Literal["queue"]
     size: int = Field(ge=1)
 
@@ -106,6 +117,8 @@ class QueueLimiter(_Choice):
 
 
 class StackLimiter(_Choice):
+    """One sample an insert, and at most `size` inserts ahead. Goes with lifo and max_times_sampled 1."""
+
     type: Literal["stack"]
     size: int = Field(ge=1)
 
@@ -159,6 +172,7 @@ class ColumnConfig(Section):
     shape: list[Annotated[int, Field(ge=-1)]]
 
     def spec(self) -> TensorSpec:
+        """The column as a spec of its shape and dtype, without its path."""
         return TensorSpec(tuple(None if size == -1 else size for size in self.shape), self.dtype)
 
 

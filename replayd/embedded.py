@@ -40,6 +40,7 @@ class Server:
 
     @property
     def port(self) -> int:
+        """The TCP port of 127.0.0.1 on which it serves: the one asked for, or the free one that was picked."""
         return int(self.address.rpartition(":")[2])
 
     def stop(self) -> None:

@@ -39,6 +39,7 @@ class Episodes:
 
     @property
     def capacity(self) -> int:
+        """All names are below it; it grows."""
         return self._slots.capacity
 
     def enter(self, numbers: Uint64s, starts: Sequence[int], lasts: Sequence[LastEpisode]) -> Int64s:
@@ -89,6 +90,7 @@ class Episodes:
             self._slots.give_back(ended)
 
     def dump(self) -> State:
+        """The names in use; how many chunks each has follows from the chunks."""
         return {
             "slots": self._slots.dump(),
             "serial": self._serial[: self._slots.high_water()],

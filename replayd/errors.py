@@ -45,6 +45,10 @@ class PeerError(Exception):
     fault: ClassVar[str]
     retry: ClassVar[str]
 
+    def __init_subclass__(cls) -> None:
+        # The row of the table is what there is to say.
+        cls.__doc__ = f"`{cls.code}`: {cls.meaning}. Fault: {cls.fault}; retry: {cls.retry}."
+
     def __init__(self, message: str, **detail: Any) -> None:
         super().__init__(message)
         self.message = message

@@ -52,6 +52,7 @@ class Handover:
 
     @property
     def under_way(self) -> bool:
+        """Whether a checkpoint has begun and not ended."""
         return self._wanted is not None
 
     def begin(self) -> NDArray[np.bool_]:
@@ -104,6 +105,7 @@ class Handover:
         self._unsaved = np.zeros(capacity, np.bool_)
 
     def validate(self, live: Int64s) -> None:
+        """Assert that what is unsaved or wanted is stored; `live` are the slots of all stored chunks."""
         unsaved = np.flatnonzero(self._unsaved)
         assert np.isin(unsaved, live).all(), "a chunk that is not there counts as unsaved"
         if self._wanted is not None:

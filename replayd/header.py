@@ -64,21 +64,25 @@ class Header:
         return name in self._fields
 
     def get(self, name: str, default: Any = None) -> Any:
+        """The field as it was sent, `default` if it is absent."""
         return self._fields.get(name, default)
 
     def uint(self, name: str, default: int | None = None) -> int:
+        """An unsigned integer below 2^63; `default` if it is absent and there is one."""
         value = self._fields.get(name, default)
         if not is_uint(value):
             raise BadMessage(f"{name} must be an unsigned integer below 2^63")
         return value
 
     def bin(self, name: str) -> bytes:
+        """A string of bytes."""
         value = self._fields.get(name)
         if not isinstance(value, bytes):
             raise BadMessage(f"{name} must be bin")
         return value
 
     def values(self, name: str) -> list[Any]:
+        """An array, of which the entries are not looked at. Raises LimitExceeded above DESCRIPTIONS entries."""
         value = self._fields.get(name)
         if not isinstance(value, list):
             raise BadMessage(f"{name} must be an array")
@@ -86,6 +90,7 @@ class Header:
         return value
 
     def blobs(self, name: str) -> list[bytes]:
+        """An array of strings of bytes. Raises LimitExceeded above DESCRIPTIONS entries."""
         blobs = self.values(name)
         if not all(isinstance(blob, bytes) for blob in blobs):
             raise BadMessage(f"{name} must be an array of bin")
@@ -106,12 +111,14 @@ class Header:
         return changes
 
     def stream(self) -> bytes:
+        """The id of a stream: the field `stream`, 16 bytes."""
         stream = self.bin("stream")
         if len(stream) != 16:
             raise BadMessage("stream must be 16 bytes")
         return stream
 
     def table(self) -> str:
+        """The name of a table: the field `table`. Raises LimitExceeded above NAME_BYTES."""
         return check_name(self._fields.get("table"), "table")
 
     def array(
@@ -129,6 +136,7 @@ class Header:
         return np.frombuffer(raw, dtype)
 
     def index(self, name: str, n: int, among: int) -> Int64s:
+        """u16[n], each below `among`, as int64[n]; zeros if it is absent."""
         if name not in self._fields:
             return np.zeros(n, np.int64)
         index = self.array(name, "<u2", n).astype(np.int64)

@@ -37,11 +37,14 @@ class ItemsView:
     times_sampled: Int64s
 
     def copy(self) -> ItemsView:
+        """The same with arrays of its own."""
         return ItemsView(self.keys.copy(), self.priorities.copy(), self.times_sampled.copy())
 
 
 @dataclass(slots=True)
 class SetPriorities:
+    """Keys of items, one entry each, and the priorities they are to have."""
+
     keys: Uint64s
     priorities: Float64s
 
@@ -148,9 +151,11 @@ class TableAccess:
 
     @property
     def has_wishes(self) -> bool:
+        """Whether something is wished for that has not been taken."""
         return bool(self._wishes)
 
     def take_wishes(self) -> list[Wish]:
+        """The wishes since they were last taken, in order; whoever takes a Copy answers for its holds."""
         wishes, self._wishes = self._wishes, []
         return wishes
 
@@ -165,9 +170,11 @@ class Hooks:
         self._listeners = {name: [each for each in extensions if hasattr(each, name)] for name in HOOKS}
 
     def wants(self, hook: str) -> bool:
+        """Whether an extension has this hook: what nobody hears need not be gathered."""
         return bool(self._listeners[hook])
 
     def call(self, hook: str, *arguments: ItemsView) -> None:
+        """Tell all extensions that have this hook, in order, each with views of its own; what one raises is a fault."""
         for extension in self._listeners[hook]:
             try:
                 getattr(extension, hook)(self.access, *(view.copy() for view in arguments))

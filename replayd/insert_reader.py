@@ -33,6 +33,7 @@ from replayd.messages import (
 
 
 def read_chunks(header: Header, body: Frames) -> ChunkBatch | None:
+    """The chunks of an insert, None without any. Every size in it is checked; raises PeerError for what is wrong."""
     if "rows" not in header:
         return None
     rows = header.array("rows", "<u4").astype(np.int64)
@@ -171,6 +172,7 @@ def cut_large(chunks: ChunkBatch, own: Callable[[memoryview], Buffer]) -> None:
 
 
 def read_items(header: Header) -> ItemBatch | None:
+    """The items of an insert, None without any. Whether chunks and tables are there is not asked; raises PeerError."""
     if "priority" not in header:
         return None
     priority = header.array("priority", "<f8").astype(np.float64)

@@ -28,6 +28,8 @@ from replayd.table import Table
 
 
 class Intake:
+    """The way in for inserts; shares the state of the service that it is made for."""
+
     def __init__(
         self,
         tables: Mapping[str, Table],

@@ -16,8 +16,12 @@ from replayd.state import Later, State, packed, unpacked
 
 
 class HasBlob(Protocol):
+    """A value that is identified by bytes."""
+
     @property
-    def blob(self) -> bytes: ...
+    def blob(self) -> bytes:
+        """Its identity."""
+        ...
 
 
 T = TypeVar("T", bound=HasBlob)
@@ -67,6 +71,7 @@ class Interned(Generic[T]):
             self._release(id, count)
 
     def dump(self) -> State:
+        """The values by their ids; how many hold each follows from the holders."""
         values = list(self._values)
         return {
             "blobs": Later(lambda: packed([b"" if value is None else value.blob for value in values])),

@@ -35,13 +35,21 @@ class Keys:
         return first
 
     def dump(self) -> State:
+        """The next key, so that none is ever drawn again."""
         return {"next": self._next}
 
     def load(self, state: State) -> None:
+        """Go on where the dumped ones were."""
         self._next = state["next"]
 
 
 class Items:
+    """Items by slot; `len` counts them.
+
+    Arrays: `key` u64, `priority` f64, `times_sampled` i64, `chunk` i64 (slot of the window's first chunk),
+    `inserted_at` f64 (seconds), `chunks`, `offset`, `length` and `template` i32.
+    """
+
     def __init__(self) -> None:
         self._slots = Slots()
         capacity = self._slots.capacity
@@ -70,6 +78,7 @@ class Items:
 
     @property
     def capacity(self) -> int:
+        """Slots there are, used or not; the arrays have as many entries."""
         return self._slots.capacity
 
     def add(
@@ -106,6 +115,7 @@ class Items:
         return self._rows.take(slots)
 
     def remove(self, slots: Int64s) -> None:
+        """Items go: distinct slots of which each has one. The slots may be used again at once."""
         self.key[slots] = NO_KEY
         self._slots.give_back(slots)
 
@@ -143,6 +153,7 @@ class Items:
         return self._living_beside(at, -1, reach), self._living_beside(at, 1, reach)
 
     def dump(self) -> State:
+        """The rows up to the last slot ever used; the index follows from the keys."""
         return {
             "slots": self._slots.dump(),
             "rows": self._rows[: self._slots.high_water()],
@@ -166,6 +177,7 @@ class Items:
         self._logged = len(slots)
 
     def validate(self) -> None:
+        """Assert that slots, keys and index agree."""
         slots = self.in_order()
         self._slots.validate(slots)
         keys = self.key[slots]

@@ -15,11 +15,14 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, slots=True)
 class Limit:
+    """A bound on what a peer may do, by the name that `hello` gives it."""
+
     name: str
     value: int
     reason: str
 
     def check(self, got: int) -> None:
+        """Raise LimitExceeded, which names limit and value, if `got` is above it."""
         if got > self.value:
             raise LimitExceeded(
                 f"got {got}, the limit `{self.name}` is {self.value} ({self.reason})",

@@ -13,6 +13,8 @@ from replayd.messages import Float64s
 
 
 class Maximum:
+    """The largest of a bag of values."""
+
     def __init__(self) -> None:
         self._known = True
         self._largest = -np.inf
@@ -20,6 +22,7 @@ class Maximum:
         """How many values are that large."""
 
     def add(self, values: Float64s) -> None:
+        """These values come, f64[n]."""
         if not self._known or len(values) == 0:
             return
         largest = float(values.max())
@@ -29,6 +32,7 @@ class Maximum:
             self._count += int(np.count_nonzero(values == largest))
 
     def remove(self, values: Float64s) -> None:
+        """These values go, each of which is there."""
         if self._known:
             self._count -= int(np.count_nonzero(values == self._largest))
             self._known = self._count > 0

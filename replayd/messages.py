@@ -36,6 +36,8 @@ Float64s = NDArray[np.float64]
 
 @dataclass(slots=True)
 class Hello:
+    """Who a peer is, and the question what the server is like; `client` is for people."""
+
     id: int
     client: str = ""
 
@@ -106,6 +108,8 @@ class ItemBatch:
 
 @dataclass(slots=True)
 class Insert:
+    """One message of a stream: new chunks, new items, or neither (then only `seq` and `keep_from` move)."""
+
     id: int
     stream: bytes
     seq: int
@@ -147,6 +151,8 @@ class InsertRun:
 
 @dataclass(slots=True)
 class Sample:
+    """A wish for `min_n` to `n` items, which may wait for `timeout_s` seconds."""
+
     id: int
     table: str
     n: int
@@ -156,6 +162,8 @@ class Sample:
 
 @dataclass(slots=True)
 class Update:
+    """Priorities by key, one entry each, and keys of items to delete; the deletes come first."""
+
     id: int
     table: str
     keys: Uint64s
@@ -165,6 +173,8 @@ class Update:
 
 @dataclass(slots=True)
 class Reset:
+    """Remove all items of a table and set its counters to 0."""
+
     id: int
     table: str
 
@@ -185,6 +195,8 @@ PEEK_ORDERS = ("oldest", "newest", "highest", "lowest")
 
 @dataclass(slots=True)
 class Set:
+    """Change settings of a live table (see `settings`), all or none."""
+
     id: int
     table: str
     changes: dict[str, Any]
@@ -192,23 +204,31 @@ class Set:
 
 @dataclass(slots=True)
 class Why:
+    """Who waits at a table, and for what."""
+
     id: int
     table: str
 
 
 @dataclass(slots=True)
 class Info:
+    """State and counters of the whole server."""
+
     id: int
 
 
 @dataclass(slots=True)
 class KeepAlive:
+    """Renew a stream's lease."""
+
     id: int
     stream: bytes
 
 
 @dataclass(slots=True)
 class CloseStream:
+    """End a stream: its lease is given up."""
+
     id: int
     stream: bytes
 

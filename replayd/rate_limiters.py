@@ -83,13 +83,16 @@ class RateLimiter:
         self.deletes = 0
 
     def dump(self) -> State:
+        """The counters; the settings are those of the table."""
         return {"inserts": self.inserts, "samples": self.samples, "deletes": self.deletes}
 
     def load(self, state: State) -> None:
+        """Take over counters that were dumped."""
         self.inserts, self.samples, self.deletes = state["inserts"], state["samples"], state["deletes"]
 
     @property
     def cursor(self) -> float:
+        """inserts · samples_per_insert − samples, what the band holds."""
         return self.inserts * self.samples_per_insert - self.samples
 
     @property
@@ -138,12 +141,15 @@ class RateLimiter:
         return max(0, math.ceil((self.inserts + n) * self.samples_per_insert - self.samples - self.max_diff))
 
     def did_insert(self, n: int) -> None:
+        """Count n inserts, whether or not they would have passed."""
         self.inserts += n
 
     def did_sample(self, n: int) -> None:
+        """Count n samples, whether or not they would have passed."""
         self.samples += n
 
     def did_delete(self, n: int) -> None:
+        """Count n items that left: evicted, expired or deleted."""
         self.deletes += n
         assert self.deletes <= self.inserts, "more items were deleted than inserted"
 
@@ -251,7 +257,7 @@ class RateLimiter:
 
 
 class MinSize(RateLimiter):
-    """Samples wait until the table holds min_size_to_sample items; inserts never wait."""
+    """Samples wait until the table holds min_size_to_sample items; inserts never wait. Raises as RateLimiter does."""
 
     __slots__ = ()
 
@@ -303,7 +309,10 @@ class SampleToInsertRatio(RateLimiter):
 
 
 class Queue(RateLimiter):
-    """At most `size` inserts ahead of the samples, one sample an insert. Goes with max_times_sampled 1 and Fifo."""
+    """At most `size` inserts ahead of the samples, one sample an insert. Goes with max_times_sampled 1 and Fifo.
+
+    Raises as RateLimiter does.
+    """
 
     __slots__ = ()
 
@@ -312,7 +321,10 @@ class Queue(RateLimiter):
 
 
 class Stack(RateLimiter):
-    """At most `size` inserts ahead of the samples, one sample an insert. Goes with max_times_sampled 1 and Lifo."""
+    """At most `size` inserts ahead of the samples, one sample an insert. Goes with max_times_sampled 1 and Lifo.
+
+    Raises as RateLimiter does.
+    """
 
     __slots__ = ()
 

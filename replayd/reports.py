@@ -37,6 +37,7 @@ class Counters:
 def report(
     tables: Iterable[Table], chunks: ChunkStore, streams: Streams, accounts: Accounts, counters: Counters, now: float
 ) -> dict[str, Any]:
+    """What `info` says (protocol.md §11), but for who the server is and how long it runs."""
     return {
         "tables": [report_table(table, now) for table in tables],
         "chunks": {
@@ -53,6 +54,7 @@ def report(
 
 
 def report_table(table: Table, now: float) -> dict[str, Any]:
+    """What `info` says of one table."""
     largest = table.max_priority
     return {
         "name": table.name,

@@ -119,10 +119,12 @@ class Daemon:
 
     @property
     def router_address(self) -> str:
+        """The endpoint of requests with its real port, once bound."""
         return _address(self._router)
 
     @property
     def ingest_address(self) -> str | None:
+        """The endpoint of PUSH inserts with its real port, once bound; None without one."""
         return _address(self._pull) if self._pull else None
 
     def run(self, stop_on_signals: bool = True) -> None:

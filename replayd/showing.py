@@ -14,6 +14,8 @@ from replayd.slots import count, distinct, grown
 
 
 class Showing:
+    """Of one table: `nbytes` of the payloads it shows, each counted once, and how many `episodes` they are of."""
+
     def __init__(self, chunks: ChunkStore) -> None:
         self.nbytes = 0
         self.ended_episodes = 0
@@ -34,12 +36,14 @@ class Showing:
             self._enter(distinct(new))
 
     def remove(self, slots: Int64s) -> None:
+        """Items that show these chunks go, one entry for each item and chunk, as `add` was told."""
         count(self._refs, slots, -1)
         gone = slots[self._refs[slots] == 0]
         if len(gone):
             self._leave(distinct(gone))
 
     def clear(self) -> None:
+        """Count ended episodes from 0 on; what is shown stays."""
         self.ended_episodes = 0
 
     def validate(self, slots: Int64s) -> None:

@@ -28,6 +28,7 @@ class Slots:
 
     @property
     def used(self) -> int:
+        """How many slots are taken."""
         return self.capacity - self._free_count
 
     def take(self, n: int) -> Int64s:
@@ -38,6 +39,7 @@ class Slots:
         return self._free[self._free_count : self._free_count + n][::-1].copy()
 
     def give_back(self, slots: Int64s) -> None:
+        """These slots, distinct and taken, are free again."""
         end = self._free_count + len(slots)
         assert end <= self.capacity, "more slots given back than taken"
         self._free[self._free_count : end] = slots[::-1]
@@ -50,9 +52,11 @@ class Slots:
         return self.capacity - (int(touched[0]) if len(touched) else len(free))
 
     def dump(self) -> State:
+        """The free slots in the order in which they will be taken."""
         return {"capacity": self.capacity, "free": self._free[: self._free_count]}
 
     def load(self, state: State) -> None:
+        """Take over what was dumped."""
         self.capacity, free = state["capacity"], state["free"]
         self._free = np.empty(self.capacity, np.int64)
         self._free[: len(free)] = free

@@ -40,6 +40,7 @@ class Losses:
 
 
 def dump_service(service: Service, now: float) -> State:
+    """The state of a service at this moment, `now` on its clock, in seconds; chunks aside."""
     return {
         "server_id": service.server_id.hex(),
         "clock": now,

@@ -55,6 +55,7 @@ def packed(blobs: Sequence[bytes]) -> State:
 
 
 def unpacked(state: State) -> list[bytes]:
+    """The strings of bytes that `packed` was given."""
     whole, ends = state["bytes"].tobytes(), np.cumsum(state["lengths"])
     return [whole[end - length : end] for end, length in zip(ends.tolist(), state["lengths"].tolist(), strict=True)]
 

@@ -38,6 +38,7 @@ class Ticket:
     """None: an extension's copy, which nobody resends."""
 
     def acknowledgement(self, duplicate: bool) -> dict[str, Any]:
+        """What the reply to its insert says (protocol.md §6.2). `duplicate`: the message came again."""
         fields: dict[str, Any] = {"items": self.items, "duplicate": duplicate}
         if self.items:
             fields["first_key"] = self.first_key
@@ -90,6 +91,7 @@ class Stream:
         return gone
 
     def find_accepted(self, seq: int) -> Ticket | None:
+        """The ticket of an accepted message by its number; None if it is remembered no more, or never came."""
         return self.accepted.get(seq) or self.overdue.get(seq)
 
     def record(self, ticket: Ticket) -> None:
@@ -126,6 +128,7 @@ class Streams:
         return iter(self._streams.values())
 
     def get(self, id: bytes) -> Stream | None:
+        """The open stream of this id, None if there is none."""
         return self._streams.get(id)
 
     def opened(self, id: bytes) -> Stream:
@@ -140,6 +143,7 @@ class Streams:
         STREAMS.check(len(self._streams) + 1)
 
     def open(self, id: bytes, now: float) -> Stream:
+        """A new stream of this id, which is not open; its lease begins now."""
         stream = Stream(id, self._next_uid, now)
         self._next_uid += 1
         self._streams[id] = stream
@@ -185,6 +189,7 @@ class Streams:
         return sum(self._chunks.unreferenced_bytes(stream.slots) for stream in self)
 
     def leased(self) -> Int64s:
+        """Slots of all chunks that a lease holds, each once."""
         return np.concatenate([stream.slots for stream in self]) if self._streams else np.zeros(0, np.int64)
 
     def dump(self) -> State:
@@ -232,6 +237,7 @@ class Streams:
             stream.heard_at = now
 
     def validate(self) -> None:
+        """Assert that the order of silence, chunks and what is remembered of messages are right."""
         heard = [stream.heard_at for stream in self]
         assert heard == sorted(heard), "streams are not in order of silence"
         for stream in self:

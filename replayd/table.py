@@ -51,6 +51,7 @@ class Table:
     object serves one table. `max_size` items at most; the remover takes the excess after an insert. An item leaves when
     it has been sampled `max_times_sampled` times (0: never). `signature`: what items must look like, a nest of specs
     with `shape` (rows first, None for any size) and `dtype`; None for anything. `extensions`: see `replayd.extensions`.
+    Raises TypeError for an argument of a wrong kind, ValueError for a value that makes no sense or is in use elsewhere.
     """
 
     def __init__(
@@ -158,10 +159,12 @@ class Table:
 
     @property
     def is_bound(self) -> bool:
+        """Whether a server serves it, or has served it."""
         return hasattr(self, "items")
 
     @property
     def size(self) -> int:
+        """Items in it, those that wait aside."""
         return len(self.items)
 
     @property
@@ -175,6 +178,7 @@ class Table:
         return self.pending_items >= PENDING_INSERTS.value or self.pending_bytes >= PENDING_BYTES.value
 
     def park_insert(self, pending: PendingInsert) -> None:
+        """Queue items, whose chunks and templates are held; `pump` lets them in."""
         self.pending_inserts.append(pending)
         self.pending_items += len(pending)
         self.pending_bytes += pending.ticket.nbytes

@@ -16,6 +16,7 @@ class InsertOnSample:
         self._to = to
 
     def on_sample(self, access: TableAccess, items: ItemsView) -> None:
+        """Wish for a copy of each item whose first draw this is, with its priority."""
         first = items.times_sampled == 1
         if first.any():
             access.copy_to(self._to, items.keys[first], items.priorities[first])

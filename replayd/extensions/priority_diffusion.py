@@ -31,6 +31,7 @@ class PriorityDiffusion:
         self._weights = decay**steps
 
     def on_update(self, access: TableAccess, items: ItemsView) -> None:
+        """Wish for new priorities of the neighbours of these items, as the class says."""
         neighbours = access.neighbours(items.keys, self._distance)
         there = (neighbours != 0) & ~np.isin(neighbours, items.keys)
         keys = neighbours[there]

@@ -30,6 +30,8 @@ class Selector(Protocol):
     Priorities are float64, already checked by the table (finite, 0 … 1e90).
     """
 
+    __slots__ = ()
+
     def add(self, slots: Slots, priorities: Floats) -> None:
         """Adds n distinct slots that are not present, in order of insertion."""
 
@@ -71,13 +73,10 @@ class Selector(Protocol):
         """Asserts that all agrees with the table's slots, given in order of insertion, and their priorities."""
 
 
-class Configured:
+class Configured(Selector):
     """Equality, hash and repr from the configuration: two selectors are equal when they choose by the same rule."""
 
     __slots__ = ()
-
-    def describe(self) -> dict[str, Any]:
-        raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Configured) and self.describe() == other.describe()
@@ -92,6 +91,8 @@ class Configured:
 
 class Pool(Protocol):
     """A distribution over slots that `draw_within_room` can narrow for a while."""
+
+    __slots__ = ()
 
     def __len__(self) -> int: ...
 
@@ -116,6 +117,7 @@ def remaining(order: Slots, slots: Slots) -> Slots:
 
 
 def nothing() -> Draws:
+    """No draws: int64[0] and float64[0]."""
     return np.empty(0, np.int64), np.empty(0)
 
 

@@ -35,14 +35,17 @@ class Run:
 
     @property
     def slots(self) -> Slots:
+        """The slot of each entry."""
         return self.columns[0]
 
     @property
     def stamps(self) -> Slots:
+        """The stamp of each entry; it is alive while its slot has this one."""
         return self.columns[1]
 
     @property
     def keys(self) -> Floats:
+        """The key of each entry, by which a heap orders them."""
         return self.columns[2]
 
     def alive(self, stamp_of: Slots, head: int, tail: int) -> Slots:

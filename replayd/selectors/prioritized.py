@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from replayd.selectors.base import Configured, Draws, Floats, Slots, draw_within_room, grown, nothing
+from replayd.selectors.base import Configured, Draws, Floats, Pool, Slots, draw_within_room, grown, nothing
 from replayd.selectors.uniform import Uniform
 from replayd.state import State
 from replayd.sum_tree import SumTree
@@ -22,7 +22,7 @@ MIN_WEIGHT = float(np.finfo(np.float64).tiny)
 """The weight of a priority whose power is too small for a float64: it is not zero, so its slot can be drawn."""
 
 
-class Prioritized(Configured):
+class Prioritized(Configured, Pool):
     """Each slot with probability weight / sum of weights, where weight = priority ** priority_exponent.
 
     A priority of 0 has weight 0 whatever the exponent and is never drawn, unless all weights are 0: then every slot has
@@ -42,6 +42,7 @@ class Prioritized(Configured):
 
     @property
     def priority_exponent(self) -> float:
+        """The power of the priority that the weights are."""
         return self._priority_exponent
 
     def __len__(self) -> int:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from replayd.selectors.base import Configured, Draws, Floats, Slots, draw_within_room, grown, nothing, remaining
+from replayd.selectors.base import Configured, Draws, Floats, Pool, Slots, draw_within_room, grown, nothing, remaining
 from replayd.state import State
 
 
-class Uniform(Configured):
+class Uniform(Configured, Pool):
     """Every slot present with probability 1 / n. Priorities are ignored."""
 
     __slots__ = ("_count", "_dense", "_drawn", "_excluded", "_position")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -28,11 +31,31 @@ def test_every_public_name_is_there(package: object) -> None:
         package.nonesuch  # type: ignore[attr-defined]  # noqa: B018
 
 
-@pytest.mark.parametrize("package", [replayd_client, reverb])
+@pytest.mark.parametrize("package", [replayd, replayd_client, reverb])
 def test_every_public_class_method_and_property_is_explained(package: Any) -> None:
     classes = [thing for name in package.__all__ if inspect.isclass(thing := getattr(package, name))]
     assert classes
     assert [name for cls in classes for name in unexplained(cls)] == []
+
+
+def modules_of(package: ModuleType) -> list[str]:
+    """The modules beneath a package by name, but for those whose names say that they are nobody's business."""
+    found = [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    return [name for name in found if not any(part.startswith("_") for part in name.split("."))]
+
+
+@pytest.mark.parametrize("name", modules_of(replayd))
+def test_everything_public_in_a_module_of_the_daemon_is_explained(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__
+    own = [thing for each, thing in vars(module).items() if each[0] != "_" and is_made_in(thing, name)]
+    classes = [thing for thing in own if inspect.isclass(thing)]
+    assert [each for cls in classes for each in unexplained(cls)] == []
+    assert [function.__name__ for function in own if inspect.isfunction(function) and not function.__doc__] == []
+
+
+def is_made_in(thing: object, module: str) -> bool:
+    return (inspect.isclass(thing) or inspect.isfunction(thing)) and thing.__module__ == module
 
 
 def unexplained(cls: type) -> Iterator[str]:

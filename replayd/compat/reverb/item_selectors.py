@@ -16,6 +16,7 @@ class FifoSelector:
     """The item that was inserted first."""
 
     def build(self) -> selectors.Selector:
+        """A new selector of this kind, for one table."""
         return selectors.Fifo()
 
     def __repr__(self) -> str:
@@ -27,6 +28,7 @@ class LifoSelector:
     """The item that was inserted last."""
 
     def build(self) -> selectors.Selector:
+        """A new selector of this kind, for one table."""
         return selectors.Lifo()
 
     def __repr__(self) -> str:
@@ -38,6 +40,7 @@ class UniformSelector:
     """Every item with the same probability."""
 
     def build(self) -> selectors.Selector:
+        """A new selector of this kind, for one table."""
         return selectors.Uniform()
 
     def __repr__(self) -> str:
@@ -51,6 +54,7 @@ class HeapSelector:
     min_heap: bool
 
     def build(self) -> selectors.Selector:
+        """A new selector of this kind, for one table."""
         return selectors.MinHeap() if self.min_heap else selectors.MaxHeap()
 
     def __repr__(self) -> str:
@@ -71,6 +75,7 @@ class PrioritizedSelector:
         self.build()
 
     def build(self) -> selectors.Selector:
+        """A new selector of this kind, for one table."""
         return selectors.Prioritized(self.priority_exponent)
 
     def __repr__(self) -> str:
