@@ -1,7 +1,7 @@
-"""Inserting whole batches: B trajectories of T steps as B chunks and B items a table, in few large messages.
+"""Inserting whole batches and waiting until they are there: streams that calls use one after the other.
 
-For vectorised environments, and for a single step. Numbers are packed in arrays and raw payloads built by one copy into
-a matrix, so nothing but compression is done per item in Python.
+`batch_messages` makes the messages. The arrays are sent from where they lie, so a call that ends early sees to it that
+nothing reads them any more.
 """
 
 from __future__ import annotations
@@ -9,140 +9,23 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.cells import MAX_CELLS_BYTES
+from replayd_client.batch_messages import BatchMessages
+from replayd_client.batch_rows import Rows
 from replayd_client.codecs import WriterCodec, check_writer_codec
-from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array, leaf_dtype, variable_bytes
-from replayd_client.equal_chunks import EqualChunksEncoder
-from replayd_client.errors import (
-    ConnectionLostError,
-    DataError,
-    DeadlineExceededError,
-    PriorityError,
-    ReplaydError,
-)
+from replayd_client.columns import Schema
+from replayd_client.errors import ConnectionLostError, DeadlineExceededError, ReplaydError
 from replayd_client.insert_message import Receipt
-from replayd_client.messages import AT_MAX, PRIORITY_MAX, ChunkBatch, ItemBatch
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import Sender
 from replayd_client.signatures import TableDirectory
-from replayd_client.structure import Path, flatten, path_text
 
-MESSAGE_BYTES = 4 << 20
-"""Payload bytes of a message, about: large enough that its cost is in the bytes."""
-MESSAGE_CHUNKS, MESSAGE_ITEMS, MESSAGE_BLOBS = 4096, 16384, 65536
-"""The most of each in one message; the server's limits lie above."""
 BUSY_RETRY_S = 0.05
-
-
-ShownColumn = tuple[Path, str, tuple[int, ...]]
-"""Path, dtype and shape of a column of a trajectory, as signatures have them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """B trajectories of T steps: arrays [B, T, *shape] in schema order."""
-
-    schema: Schema
-    arrays: list[NDArray[Any]]
-    count: int
-    steps: int
-
-    @property
-    def shown(self) -> tuple[ShownColumn, ...]:
-        """The columns of a trajectory."""
-        return _shown(self.schema, self.steps)
-
-    @property
-    def variable_bytes(self) -> NDArray[np.int64]:
-        """Bytes of the bytes and str of each trajectory, [B]."""
-        return variable_bytes(self.schema.columns, self.arrays)
-
-
-@lru_cache(256)
-def _shown(schema: Schema, steps: int) -> tuple[ShownColumn, ...]:
-    return tuple((c.path, c.dtype.name, (steps, *c.shape)) for c in schema.columns)
-
-
-def rows_of_batch(data: Any) -> Rows:
-    """A nest of arrays [B, T, *shape]. Raises DataError if leaves are no such arrays or differ in B or T."""
-    pairs = flatten(data)
-    arrays = [leaf_array(leaf, path) for path, leaf in pairs]
-    for (path, _), array in zip(pairs, arrays, strict=True):
-        if array.ndim < 2:
-            raise DataError(f"{path_text(path)}: a batch needs axes [B, T, …], got {list(array.shape)}")
-        if array.shape[:2] != arrays[0].shape[:2]:
-            raise DataError(
-                f"{path_text(path)}: [B, T] is {list(array.shape[:2])}, but {list(arrays[0].shape[:2])} at "
-                f"{path_text(pairs[0][0])}"
-            )
-    if not arrays:
-        raise DataError("a batch needs at least one array")
-    count, steps = arrays[0].shape[:2]
-    if not count or not 1 <= steps <= MAX_CHUNK_ROWS:
-        raise DataError(f"a batch has at least one trajectory of 1 to {MAX_CHUNK_ROWS} steps, not [{count}, {steps}]")
-    return _rows([path for path, _ in pairs], arrays, count, steps)
-
-
-def rows_of_step(data: Any) -> Rows:
-    """One step as a batch of one trajectory of one step."""
-    pairs = flatten(data)
-    if not pairs:
-        raise DataError("a step needs at least one value")
-    return _rows([path for path, _ in pairs], [leaf_array(leaf, path)[None, None] for path, leaf in pairs], 1, 1)
-
-
-def _rows(paths: list[Path], arrays: list[NDArray[Any]], count: int, steps: int) -> Rows:
-    schema = _schema(tuple((path, leaf_dtype(a, path), a.shape[2:]) for path, a in zip(paths, arrays, strict=True)))
-    ordered = [np.ascontiguousarray(a, column.array_dtype) for a, column in zip(arrays, schema.columns, strict=True)]
-    rows = Rows(schema, ordered, count, steps)
-    if schema.is_variable:
-        largest = int(rows.variable_bytes.max())
-        if largest > MAX_CELLS_BYTES:
-            raise DataError(f"the bytes and str of a trajectory take {largest} bytes, the limit is {MAX_CELLS_BYTES}")
-    return rows
-
-
-@lru_cache(256)
-def _schema(columns: tuple[tuple[Path, np.dtype[Any], tuple[int, ...]], ...]) -> Schema:
-    return Schema(tuple(Column(*column) for column in columns))
-
-
-def priorities_of(priorities: Mapping[str, Any], count: int) -> dict[str, NDArray[np.float64]]:
-    """Priorities [count] for each table, AT_MAX for "max". Raises DataError for other shapes, PriorityError for bad
-    values."""
-    if not isinstance(priorities, Mapping) or not priorities:
-        raise DataError("priorities must map at least one table to a priority")
-    result = {}
-    for table, value in priorities.items():
-        if isinstance(value, str) and value == "max":
-            result[table] = np.full(count, AT_MAX)
-            continue
-        try:
-            array = np.asarray(value, np.float64)
-            if array.shape != (count,):
-                array = np.broadcast_to(array, (count,))
-            values = np.ascontiguousarray(array)
-        except (TypeError, ValueError):
-            raise DataError(f"table {table!r}: priorities must be a number, an array [{count}] or 'max'") from None
-        good = (values >= 0) & (values <= PRIORITY_MAX)
-        if not good.all():
-            bad = np.flatnonzero(~good)
-            raise PriorityError(
-                f"table {table!r}: priorities must be finite, at least 0 and at most {PRIORITY_MAX:g}, "
-                f"got {float(values[bad[0]])!r} at position {int(bad[0])}",
-                detail={"table": table, "indices": bad[:64].tolist()},
-            )
-        result[table] = values
-    return result
 
 
 class BatchSender:
@@ -153,11 +36,7 @@ class BatchSender:
         self._sender = Sender(pool)
         self._pacer = pacer
         self._lock = threading.Lock()
-        self._next_chunk = 0
-        self._schema = schema
-        self._codec = codec
-        self._schema_blob = schema.encode()
-        self._encoder = EqualChunksEncoder(schema, codec)
+        self._messages = BatchMessages(schema, codec)
 
     @property
     def is_idle(self) -> bool:
@@ -166,7 +45,7 @@ class BatchSender:
 
     def accepts(self, schema: Schema, codec: WriterCodec) -> bool:
         """Whether data of this schema may go on this stream, stored so: schemas of a stream extend each other."""
-        return self._schema == schema and self._codec == codec
+        return self._messages.schema == schema and self._messages.codec == codec
 
     def insert(
         self, rows: Rows, priorities: dict[str, NDArray[np.float64]], deadline: float | None
@@ -184,10 +63,10 @@ class BatchSender:
                 # Before anything is encoded: the first time that can take longer than a short deadline allows, and a
                 # server that nobody has talked to yet must not pass for one that is gone.
                 self._sender.open(deadline, "insert")
-                for chunks, items in self._messages(rows, priorities):
+                for part in self._messages.parts(rows, len(priorities)):
                     self._sender.wait(lambda: stream.has_room, deadline, "insert", since=started)
+                    chunks, items = self._messages.message(rows, priorities, part, may_lend=True)
                     receipts.append(self._sender.put(chunks, items, chunks.end))
-                    self._next_chunk = chunks.end
                 self._sender.wait(lambda: all(receipt.done for receipt in receipts), deadline, "insert", since=started)
             except ReplaydError as error:
                 # What has not left yet never will: whoever tries again must not insert it twice.
@@ -227,42 +106,6 @@ class BatchSender:
         """In a forked child: leave the parent's socket alone."""
         self._sender.forget()
 
-    def _messages(
-        self, rows: Rows, priorities: dict[str, NDArray[np.float64]]
-    ) -> Iterator[tuple[ChunkBatch, ItemBatch]]:
-        tables = list(priorities)
-        columns = len(rows.arrays)
-        most = min(MESSAGE_CHUNKS, max(MESSAGE_ITEMS // len(tables), 1), max(MESSAGE_BLOBS // columns, 1))
-        for part in _parts(rows, most):
-            n = part.stop - part.start
-            numbers = np.arange(self._next_chunk, self._next_chunk + n, dtype="<u8")
-            chunks = self._chunks([array[part] for array in rows.arrays], numbers)
-            if len(tables) == 1:
-                yield chunks, ItemBatch(tables, numbers, chunks.rows, priorities[tables[0]][part].copy())
-                continue
-            items = ItemBatch(
-                tables=tables,
-                chunk=np.tile(numbers, len(tables)),
-                length=np.tile(chunks.rows, len(tables)),
-                priority=np.concatenate([priorities[table][part] for table in tables]),
-                table_of=np.repeat(np.arange(len(tables), dtype="<u2"), n),
-            )
-            yield chunks, items
-
-    def _chunks(self, arrays: list[NDArray[Any]], numbers: NDArray[np.uint64]) -> ChunkBatch:
-        """Chunks with these numbers of arrays [n, T, …]."""
-        encoded = self._encoder.encode(arrays)
-        return ChunkBatch(
-            first=self._next_chunk,
-            rows=np.full(len(numbers), arrays[0].shape[1], "<u4"),
-            schemas=[self._schema_blob],
-            records=encoded.records,
-            body=encoded.body,
-            # Trajectories of a batch have nothing to do with each other: each is an episode of its own.
-            episodes=numbers,
-            is_lent=encoded.is_lent,
-        )
-
     def _keys(self, receipts: list[Receipt], tables: list[str]) -> dict[str, NDArray[np.uint64]]:
         parts: dict[str, list[NDArray[np.uint64]]] = {table: [] for table in tables}
         for receipt in receipts:
@@ -272,22 +115,6 @@ class BatchSender:
                 first = receipt.first_key + number * n
                 parts[table].append(np.arange(first, first + n, dtype=np.uint64))
         return {table: np.concatenate(keys) for table, keys in parts.items()}
-
-
-def _parts(rows: Rows, most: int) -> Iterator[slice]:
-    """The trajectories of each message, at most so many and of about MESSAGE_BYTES."""
-    fixed_bytes = rows.steps * sum(column.row_bytes for column in rows.schema.columns if not column.is_variable)
-    if not rows.schema.is_variable:
-        size = min(max(MESSAGE_BYTES // max(fixed_bytes, 1), 1), most)
-        yield from (slice(start, min(start + size, rows.count)) for start in range(0, rows.count, size))
-        return
-    ends = np.append(0, np.cumsum(rows.variable_bytes + fixed_bytes))
-    start = 0
-    while start < rows.count:
-        fitting = int(np.searchsorted(ends, ends[start] + MESSAGE_BYTES, side="right")) - 1
-        stop = min(max(fitting, start + 1), start + most, rows.count)
-        yield slice(start, stop)
-        start = stop
 
 
 def _with_fate(error: ReplaydError, count: int, sent: Sequence[Receipt], tables: int) -> ReplaydError:

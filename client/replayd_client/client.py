@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client import inspection
-from replayd_client.bulk import BatchSenders, priorities_of, rows_of_batch, rows_of_step
+from replayd_client.batch_rows import priorities_of, rows_of_batch, rows_of_step
+from replayd_client.bulk import BatchSenders
 from replayd_client.codecs import WriterCodec
 from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.dataset import Dataset, plan_of

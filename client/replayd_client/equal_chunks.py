@@ -24,8 +24,8 @@ OWN_FRAME_BYTES = 128 * 1024
 A frame that is sent from where it lies costs its sender 20 µs, whatever its size, since pyzmq learns by a message to a
 thread of its own when the memory is free again; a copy costs as much for 100 kB. So what is smaller shares the 20 µs.
 """
-KEPT_BYTES = 16 << 20
-"""Buffers kept for the next messages, in all: as much as is on its way while the server keeps up."""
+KEPT_BYTES = 40 << 20
+"""Buffers kept for the next messages, in all: for what a stream has on its way at most, and one message more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,10 +47,10 @@ class EqualChunksEncoder:
         self._codecs = [ColumnCodec(column, codec) for column in schema.columns]
         self._buffers: list[NDArray[np.uint8]] = []
 
-    def encode(self, arrays: list[NDArray[Any]]) -> EqualChunks:
+    def encode(self, arrays: list[NDArray[Any]], *, may_lend: bool) -> EqualChunks:
         """Chunks of arrays [n, T, *shape] in schema order, C-contiguous, n ≥ 1.
 
-        The first chunk shows the codecs what the data is like.
+        The first chunk shows the codecs what the data is like. With `may_lend` the body may be the arrays themselves.
         """
         count = len(arrays[0])
         if self._schema.is_variable:
@@ -63,9 +63,10 @@ class EqualChunksEncoder:
         rows = [array.reshape(count, -1).view(np.uint8) for array in arrays]
         records = np.zeros(len(rows), BLOB_RECORD)
         records["stored_bytes"] = [row.shape[1] for row in rows]
-        matrix = rows[0] if len(rows) == 1 else self._gathered(rows)
+        is_lent = may_lend and len(rows) == 1
+        matrix = rows[0] if is_lent else self._gathered(rows)
         body = [matrix] if matrix.shape[1] < OWN_FRAME_BYTES else list(matrix)
-        return EqualChunks(records.tobytes() * count, body, is_lent=len(rows) == 1)
+        return EqualChunks(records.tobytes() * count, body, is_lent)
 
     def _encode_one(self, arrays: list[NDArray[Any]], number: int) -> tuple[NDArray[np.void], bytes]:
         return encode_chunk(self._schema, [array[number] for array in arrays], self._codecs, [None] * len(arrays))

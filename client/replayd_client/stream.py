@@ -32,8 +32,9 @@ log = logging.getLogger("replayd_client")
 
 WINDOW_MESSAGES = 64
 """Messages left unacknowledged at most, where the server does not grant fewer: enough to fill a long line."""
-WINDOW_BYTES = 64 << 20
-"""Bytes left unacknowledged at most: what a writer may cost in memory when the server does not keep up."""
+WINDOW_BYTES = 32 << 20
+"""Bytes left unacknowledged at most: some messages of the largest kind, so that the server always has one. It is what a
+writer may cost in memory when the server does not keep up, and what its server reads into memory at once."""
 RETRY_S = (0.0, 0.01, 0.05, 0.25, 1.0)
 """Pauses before a message which the server put off goes again; the last one is repeated."""
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.bulk import priorities_of
+from replayd_client.batch_rows import priorities_of
 from replayd_client.connection import Encoder
 from replayd_client.errors import DataError
 from replayd_client.messages import UpdateReply

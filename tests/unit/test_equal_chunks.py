@@ -55,7 +55,7 @@ def test_a_batch_is_what_its_chunks_are_one_by_one(count: int, steps: int, colum
     encoder = EqualChunksEncoder(schema, "auto")
     codecs = [ColumnCodec(column, "auto") for column in schema.columns]
     for _ in range(4):
-        encoded = encoder.encode(arrays)
+        encoded = encoder.encode(arrays, may_lend=True)
         if encoded.is_lent:
             assert np.shares_memory(encoded.body[0], arrays[0]) or not arrays[0].nbytes
         records = np.frombuffer(encoded.records, BLOB_RECORD).reshape(count, len(arrays))
@@ -74,14 +74,14 @@ def test_a_batch_is_what_its_chunks_are_one_by_one(count: int, steps: int, colum
 def test_large_payloads_have_frames_of_their_own_and_others_share_one(columns: int) -> None:
     for nbytes, frames in ((OWN_FRAME_BYTES - columns, 1), (OWN_FRAME_BYTES, 3)):
         arrays = [noise(3, 1, nbytes // columns, dtype="uint8", seed=i) for i in range(columns)]
-        encoded = EqualChunksEncoder(schema_of(arrays), "raw").encode(arrays)
+        encoded = EqualChunksEncoder(schema_of(arrays), "raw").encode(arrays, may_lend=True)
         assert len(encoded.body) == frames
         assert joined(encoded.body) == np.concatenate(arrays, axis=2).tobytes()
 
 
 def test_a_single_raw_column_is_not_copied() -> None:
     array = noise(3, 1, 5000)
-    encoded = EqualChunksEncoder(schema_of([array]), "raw").encode([array])
+    encoded = EqualChunksEncoder(schema_of([array]), "raw").encode([array], may_lend=True)
     assert encoded.is_lent
     assert np.shares_memory(encoded.body[0], array)
 
@@ -93,24 +93,24 @@ def test_gathered_columns_use_memory_again_that_nothing_refers_to() -> None:
     def place(body: list[Any]) -> int:
         return int(body[0].__array_interface__["data"][0])
 
-    first = encoder.encode(arrays)
+    first = encoder.encode(arrays, may_lend=True)
     assert not first.is_lent
     before = joined(first.body)
-    second = encoder.encode([array[::-1].copy() for array in arrays])
+    second = encoder.encode([array[::-1].copy() for array in arrays], may_lend=True)
     assert place(second.body) != place(first.body)
     assert joined(first.body) == before
     part = first.body[0][2:5]
     where = place(first.body)
     del first
-    assert place(encoder.encode(arrays).body) != where, "a part of it is still referred to"
+    assert place(encoder.encode(arrays, may_lend=True).body) != where, "a part of it is still referred to"
     del part
-    assert place(encoder.encode(arrays).body) == where
+    assert place(encoder.encode(arrays, may_lend=True).body) == where
 
 
 def test_kept_buffers_are_bounded() -> None:
     arrays = [noise(1, 1, KEPT_BYTES // 16), noise(1, 1, 10)]
     encoder = EqualChunksEncoder(schema_of(arrays), "raw")
-    on_their_way = [encoder.encode(arrays) for _ in range(10)]
+    on_their_way = [encoder.encode(arrays, may_lend=True) for _ in range(10)]
     assert sum(map(len, encoder._buffers)) <= KEPT_BYTES
     assert len({joined(encoded.body) for encoded in on_their_way}) == 1
 
@@ -119,7 +119,7 @@ def test_data_that_becomes_compressible_is_found_out() -> None:
     arrays = [noise(1, 4, 500)]
     encoder = EqualChunksEncoder(schema_of(arrays), "auto")
     for _ in range(4):
-        assert not np.frombuffer(encoder.encode(arrays).records, BLOB_RECORD)["codec"].any()
+        assert not np.frombuffer(encoder.encode(arrays, may_lend=True).records, BLOB_RECORD)["codec"].any()
     calm = [np.zeros_like(arrays[0])]
-    codecs = [np.frombuffer(encoder.encode(calm).records, BLOB_RECORD)["codec"][0] for _ in range(300)]
+    codecs = [np.frombuffer(encoder.encode(calm, may_lend=True).records, BLOB_RECORD)["codec"][0] for _ in range(300)]
     assert codecs[-1] != 0

@@ -1,0 +1,83 @@
+"""How whole batches become insert messages: B trajectories of T steps as B chunks and B items a table, in few of them.
+
+Numbers are packed in arrays, so nothing but compression is done per item in Python. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd_client.batch_rows import Rows
+from replayd_client.codecs import WriterCodec
+from replayd_client.columns import Schema
+from replayd_client.equal_chunks import EqualChunksEncoder
+from replayd_client.messages import ChunkBatch, ItemBatch
+
+MESSAGE_BYTES = 8 << 20
+"""Payload bytes of a message, about. A message costs its server about a millisecond beside its bytes, so it has many;
+more would only keep others waiting that come after it."""
+MESSAGE_CHUNKS, MESSAGE_ITEMS, MESSAGE_BLOBS = 4096, 16384, 65536
+"""The most of each in one message; the server's limits lie above."""
+
+
+class BatchMessages:
+    """Makes the messages of one stream, whose chunks it numbers: batches of one schema, of any length and steps."""
+
+    def __init__(self, schema: Schema, codec: WriterCodec) -> None:
+        self.schema = schema
+        self.codec = codec
+        self._next_chunk = 0
+        self._schema_blob = schema.encode()
+        self._encoder = EqualChunksEncoder(schema, codec)
+
+    def parts(self, rows: Rows, tables: int) -> Iterator[slice]:
+        """The trajectories of each message; each is an item of so many tables."""
+        most = min(MESSAGE_CHUNKS, max(MESSAGE_ITEMS // tables, 1), max(MESSAGE_BLOBS // len(rows.arrays), 1))
+        fixed_bytes = rows.steps * sum(column.row_bytes for column in rows.schema.columns if not column.is_variable)
+        if not rows.schema.is_variable:
+            size = min(max(MESSAGE_BYTES // max(fixed_bytes, 1), 1), most)
+            yield from (slice(start, min(start + size, rows.count)) for start in range(0, rows.count, size))
+            return
+        ends = np.append(0, np.cumsum(rows.variable_bytes + fixed_bytes))
+        start = 0
+        while start < rows.count:
+            fitting = int(np.searchsorted(ends, ends[start] + MESSAGE_BYTES, side="right")) - 1
+            stop = min(max(fitting, start + 1), start + most, rows.count)
+            yield slice(start, stop)
+            start = stop
+
+    def message(
+        self, rows: Rows, priorities: Mapping[str, NDArray[np.float64]], part: slice, *, may_lend: bool
+    ) -> tuple[ChunkBatch, ItemBatch]:
+        """The next message, of these trajectories and of priorities [B] for each table.
+
+        With `may_lend` its body may be the memory of `rows` itself.
+        """
+        n = part.stop - part.start
+        numbers = np.arange(self._next_chunk, self._next_chunk + n, dtype="<u8")
+        encoded = self._encoder.encode([array[part] for array in rows.arrays], may_lend=may_lend)
+        chunks = ChunkBatch(
+            first=self._next_chunk,
+            rows=np.full(n, rows.steps, "<u4"),
+            schemas=[self._schema_blob],
+            records=encoded.records,
+            body=encoded.body,
+            # Trajectories of a batch have nothing to do with each other: each is an episode of its own.
+            episodes=numbers,
+            is_lent=encoded.is_lent,
+        )
+        self._next_chunk = chunks.end
+        tables = list(priorities)
+        if len(tables) == 1:
+            return chunks, ItemBatch(tables, numbers, chunks.rows, priorities[tables[0]][part].copy())
+        items = ItemBatch(
+            tables=tables,
+            chunk=np.tile(numbers, len(tables)),
+            length=np.tile(chunks.rows, len(tables)),
+            priority=np.concatenate([priorities[table][part] for table in tables]),
+            table_of=np.repeat(np.arange(len(tables), dtype="<u2"), n),
+        )
+        return chunks, items
