@@ -20,6 +20,11 @@ def fifo(name: str, **settings: Any) -> reverb.Table:
     )
 
 
+def by_priority(name: str, sampler: Any) -> reverb.Table:
+    """A table of which the sampler takes items as often as one asks."""
+    return reverb.Table(name, sampler, reverb.selectors.Fifo(), 100, reverb.rate_limiters.MinSize(1))
+
+
 def size(client: reverb.Client, table: str) -> int:
     return client.server_info()[table].current_size
 

@@ -21,3 +21,20 @@ def serve_compat() -> Iterator[Callable[..., reverb.Client]]:
     yield start
     for server in servers:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def compat_server(request: pytest.FixtureRequest) -> Iterator[reverb.Server]:
+    """One server for the whole module, with the tables that it lists as TABLES."""
+    made = reverb.Server(request.module.TABLES)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def client(compat_server: reverb.Server) -> Iterator[reverb.Client]:
+    """A client of `compat_server`, whose tables are emptied when the test ends."""
+    made = compat_server.localhost_client()
+    yield made
+    for table in made.server_info():
+        made.reset(table)

@@ -49,6 +49,24 @@ def connect(zmq_context: zmq.Context[zmq.Socket[bytes]]) -> Iterator[ConnectPeer
         yield connect
 
 
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    """One daemon for the whole module, with the tables of its TABLES: their names, and their lines in the file."""
+    directory = tmp_path_factory.mktemp("daemon")
+    config = directory / "replayd.toml"
+    config.write_text(
+        "".join(f'[[table]]\nname = "{name}"\n{lines}\n' for name, lines in request.module.TABLES.items())
+    )
+    with DaemonProcess(directory, "--config", str(config)) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def peer(connect: ConnectPeer, server: DaemonProcess) -> Peer:
+    """A peer of the module's daemon."""
+    return connect(server)
+
+
 @pytest.fixture
 def zmq_context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

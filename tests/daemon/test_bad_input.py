@@ -23,19 +23,14 @@ SCHEMA = msgpack.packb([[["x"], "float32", []]])
 Frames = list[bytes]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    """One daemon for all of it: what one message broke, the next one would show."""
-    directory = tmp_path_factory.mktemp("daemon")
-    config = directory / "replayd.toml"
-    config.write_text(
-        '[[table]]\nname = "replay"\n'
-        '[[table]]\nname = "signed"\nsignature = [\n'
-        '    { path = ["obs"], dtype = "float32", shape = [-1, 2] },\n'
-        '    { path = ["action"], dtype = "int32", shape = [3] },\n]\n'
-    )
-    with DaemonProcess(directory, "--config", str(config)) as daemon:
-        yield daemon
+# One daemon for all of it: what one message broke, the next one would show.
+TABLES = {
+    "replay": "",
+    "signed": """signature = [
+        { path = ["obs"], dtype = "float32", shape = [-1, 2] },
+        { path = ["action"], dtype = "int32", shape = [3] },
+    ]""",
+}
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,18 +10,9 @@ import pytest
 from replayd.compat import reverb
 from tests.daemon.compat import data, fifo, size
 
+pytest_plugins = ["tests.daemon.compat_fixtures"]
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[reverb.Client]:
-    server = reverb.Server([fifo("table"), reverb.Table.queue("queue", 1)])
-    yield server.localhost_client()
-    server.stop()
-
-
-@pytest.fixture(autouse=True)
-def _empty(client: reverb.Client) -> None:
-    client.reset(table="table")
-    client.reset("queue")
+TABLES = [fifo("table"), reverb.Table.queue("queue", 1)]
 
 
 def one_item(client: reverb.Client) -> int:

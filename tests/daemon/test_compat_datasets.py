@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,27 +16,18 @@ from replayd.compat.reverb.trajectory_dataset import TrajectoryDataset
 from tests.daemon.compat import fifo
 from tests.daemon.embedded import free_port
 
+pytest_plugins = ["tests.daemon.compat_fixtures"]
+
 SIGNATURE = {"a": reverb.TensorSpec((None,), np.int64), "b": [reverb.TensorSpec((None, 2), np.float32)]}
 STEP_SIGNATURE = {"a": reverb.TensorSpec((), np.int64), "b": [reverb.TensorSpec((2,), np.float32)]}
 SHOWN = {"dtypes": {"a": np.int64, "b": [np.float32]}, "shapes": {"a": (None,), "b": [(None, 2)]}}
 STEPS = {"dtypes": SHOWN["dtypes"], "shapes": {"a": (), "b": [(2,)]}}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[reverb.Server]:
-    made = reverb.Server(
-        [fifo("signed", signature=SIGNATURE), fifo("stepped", signature=STEP_SIGNATURE), fifo("a table"), fifo("plain")]
-    )
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def client(server: reverb.Server) -> Iterator[reverb.Client]:
-    made = server.localhost_client()
-    yield made
-    for table in ("signed", "stepped", "plain"):
-        made.reset(table)
+TABLES = [
+    fifo("signed", signature=SIGNATURE),
+    fifo("stepped", signature=STEP_SIGNATURE),
+    fifo("a table"),
+    fifo("plain"),
+]
 
 
 def write_steps(client: reverb.Client, items: int, rows: int = 3) -> None:

@@ -9,19 +9,9 @@ import pytest
 from replayd.compat import reverb
 from tests.daemon.compat import data, fifo, size
 
+pytest_plugins = ["tests.daemon.compat_fixtures"]
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[reverb.Server]:
-    made = reverb.Server([fifo("table")])
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def client(server: reverb.Server) -> Iterator[reverb.Client]:
-    made = server.localhost_client()
-    yield made
-    made.reset("table")
+TABLES = [fifo("table")]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,9 @@ from replayd.compat import reverb
 from replayd.compat.reverb import _writer
 from tests.daemon.compat import fifo, items, size
 
+pytest_plugins = ["tests.daemon.compat_fixtures"]
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[reverb.Server]:
-    made = reverb.Server([fifo("table")])
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def client(server: reverb.Server) -> reverb.Client:
-    made = server.localhost_client()
-    made.reset("table")
-    return made
+TABLES = [fifo("table")]
 
 
 STEPS: list[Any] = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,38 +9,18 @@ import pytest
 
 from replayd.compat import reverb
 from replayd.compat.reverb import structured_writer as structured
-from tests.daemon.compat import data, fifo, items, size
+from tests.daemon.compat import by_priority, data, fifo, items, size
+
+pytest_plugins = ["tests.daemon.compat_fixtures"]
 
 Condition = structured.Condition
 STEP = {"a": None, "b": {"c": None}}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[reverb.Server]:
-    made = reverb.Server(
-        [
-            fifo("table"),
-            fifo("other"),
-            fifo("signed", signature=reverb.TensorSpec((7,), np.int8)),
-            reverb.Table(
-                "prioritized",
-                reverb.selectors.MaxHeap(),
-                reverb.selectors.Fifo(),
-                100,
-                reverb.rate_limiters.MinSize(1),
-            ),
-        ]
-    )
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def client(server: reverb.Server) -> Iterator[reverb.Client]:
-    made = server.localhost_client()
-    yield made
-    for table in ("table", "other", "signed", "prioritized"):
-        made.reset(table)
+TABLES = [
+    fifo("table"),
+    fifo("other"),
+    fifo("signed", signature=reverb.TensorSpec((7,), np.int8)),
+    by_priority("prioritized", reverb.selectors.MaxHeap()),
+]
 
 
 def config(make: Any, structure: Any = None, table: str = "table", **settings: Any) -> structured.Config:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,36 +9,16 @@ import pytest
 
 from replayd.compat import reverb
 from replayd.compat.reverb.trajectory_writer import TrajectoryColumn
-from tests.daemon.compat import data, fifo, items, size
+from tests.daemon.compat import by_priority, data, fifo, items, size
+
+pytest_plugins = ["tests.daemon.compat_fixtures"]
 
 SIGNATURE = {"a": reverb.TensorSpec((None,), np.int64), "b": reverb.TensorSpec((), np.float32)}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[reverb.Server]:
-    made = reverb.Server(
-        [
-            fifo("table"),
-            fifo("signed", signature=SIGNATURE),
-            reverb.Table(
-                "prioritized",
-                reverb.selectors.Prioritized(1.0),
-                reverb.selectors.Fifo(),
-                100,
-                reverb.rate_limiters.MinSize(1),
-            ),
-        ]
-    )
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def client(server: reverb.Server) -> Iterator[reverb.Client]:
-    made = server.localhost_client()
-    yield made
-    for table in ("table", "signed", "prioritized"):
-        made.reset(table)
+TABLES = [
+    fifo("table"),
+    fifo("signed", signature=SIGNATURE),
+    by_priority("prioritized", reverb.selectors.Prioritized(1.0)),
+]
 
 
 PICKS: list[Any] = [

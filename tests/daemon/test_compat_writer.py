@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from multiprocessing.pool import ThreadPool
 from typing import Any
 
@@ -11,39 +10,18 @@ import pytest
 
 from replayd.compat import reverb
 from replayd.compat.reverb.client import Client
-from tests.daemon.compat import data, fifo, items, size
+from tests.daemon.compat import by_priority, data, fifo, items, size
 from tests.daemon.embedded import free_port
 
-TABLES = ("table", "other", "specified", "sequences")
+pytest_plugins = ["tests.daemon.compat_fixtures"]
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[reverb.Server]:
-    made = reverb.Server(
-        [
-            fifo("table"),
-            fifo("other"),
-            fifo("specified", signature={"a": reverb.TensorSpec((2,), np.float32)}),
-            fifo("sequences", signature=reverb.TensorSpec((None, 2), np.float32)),
-            reverb.Table(
-                "prioritized",
-                reverb.selectors.Prioritized(1.0),
-                reverb.selectors.Fifo(),
-                100,
-                reverb.rate_limiters.MinSize(1),
-            ),
-        ]
-    )
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def client(server: reverb.Server) -> Iterator[reverb.Client]:
-    made = server.localhost_client()
-    yield made
-    for table in TABLES:
-        made.reset(table)
+TABLES = [
+    fifo("table"),
+    fifo("other"),
+    fifo("specified", signature={"a": reverb.TensorSpec((2,), np.float32)}),
+    fifo("sequences", signature=reverb.TensorSpec((None, 2), np.float32)),
+    by_priority("prioritized", reverb.selectors.Prioritized(1.0)),
+]
 
 
 def test_items_are_the_last_steps(client: reverb.Client) -> None:
@@ -273,8 +251,8 @@ def test_each_writer_is_an_episode_of_its_own(client: reverb.Client) -> None:
     assert client.server_info()["table"].num_episodes == 2
 
 
-def test_many_threads_write_with_one_client(server: reverb.Server) -> None:
-    client = Client(f"localhost:{server.port}")
+def test_many_threads_write_with_one_client(compat_server: reverb.Server) -> None:
+    client = Client(f"localhost:{compat_server.port}")
 
     def write(step: int) -> None:
         with client.writer(1) as writer:

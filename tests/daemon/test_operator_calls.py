@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.daemon.conftest import ConnectPeer
 from tests.daemon.harness import ROOT, DaemonProcess, Peer
@@ -47,21 +45,6 @@ TABLES = {
     "at max": "",
     "at max later": 'preset = "queue"\nmax_size = 1',
 }
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    """One daemon for the whole module."""
-    directory = tmp_path_factory.mktemp("daemon")
-    config = directory / "replayd.toml"
-    config.write_text("".join(f'[[table]]\nname = "{name}"\n{lines}\n' for name, lines in TABLES.items()))
-    with DaemonProcess(directory, "--config", str(config)) as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def peer(connect: ConnectPeer, server: DaemonProcess) -> Peer:
-    return connect(server)
 
 
 def peek(peer: Peer, **fields: Any) -> tuple[dict[str, Any], list[bytes]]:

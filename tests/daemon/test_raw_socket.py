@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import numpy as np
-import pytest
 import zmq
 
 from tests.daemon.conftest import ConnectPeer, StartDaemon
@@ -58,21 +57,6 @@ TABLES = {
     "band": 'limiter = { type = "sample_to_insert_ratio", samples_per_insert = 2.0, min_size_to_sample = 3,'
     " error_buffer = [2.0, 10.0] }",
 }
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    """One daemon for the whole module."""
-    directory = tmp_path_factory.mktemp("daemon")
-    config = directory / "replayd.toml"
-    config.write_text("".join(f'[[table]]\nname = "{name}"\n{lines}\n' for name, lines in TABLES.items()))
-    with DaemonProcess(directory, "--config", str(config)) as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def peer(connect: ConnectPeer, server: DaemonProcess) -> Peer:
-    return connect(server)
 
 
 # --- hello, insert, sample --------------------------------------------------------------------------------------------
