@@ -12,6 +12,7 @@ from replayd_client import errors
 
 if TYPE_CHECKING:
     from replayd_client import structured
+    from replayd_client.batch_writer import BatchWriter
     from replayd_client.client import Client
     from replayd_client.dataset import Dataset
     from replayd_client.history import TrajectoryColumn
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from replayd_client.writer_report import ColumnReport, WriterReport
 
 _HOMES = {
+    "BatchWriter": "batch_writer",
     "Client": "client",
     "ColumnReport": "writer_report",
     "Dataset": "dataset",
@@ -62,6 +64,7 @@ _MODULES = ("structured", "torch")
 """Public modules; `torch` imports PyTorch."""
 
 __all__ = [
+    "BatchWriter",
     "Client",
     "ColumnReport",
     "Dataset",

@@ -34,6 +34,7 @@ from replayd_client.writer import Writer
 from replayd_client.writer_core import CLOSE_TIMEOUT_MS, WriterCore
 
 if TYPE_CHECKING:
+    from replayd_client.batch_writer import BatchWriter
     from replayd_client.batches import SampledBatch
     from replayd_client.ragged import Ragged
     from replayd_client.structure import Path
@@ -108,6 +109,16 @@ class Client:
         rows = rows_of_batch(data)
         keys = self._batches.insert(rows, priorities_of(priorities, rows.count), codec, deadline_after(timeout_ms))
         return next(iter(keys.values())) if len(keys) == 1 else keys
+
+    def batch_writer(
+        self, *, timeout_ms: float | None = DEFAULT_TIMEOUT_MS, codec: WriterCodec = "auto"
+    ) -> BatchWriter:
+        """A writer of batches such as `insert_batch` takes, which does not wait for each. Arguments as for `writer`."""
+        from replayd_client.batch_writer import BatchWriter
+
+        writer = BatchWriter(self._pool, self._pacer, self._directory, codec, timeout_ms)
+        self._writers.add(writer.core)
+        return writer
 
     def writer(
         self,
