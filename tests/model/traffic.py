@@ -145,7 +145,8 @@ class Traffic:
             "max_size": self.random.randint(5, 30),
             "max_times_sampled": self.random.choice([0, 0, 1, 3]),
             "max_diff": self.random.choice([None, 6.5, 20.0]),
-            "paused": self.random.choice([[], [], ["insert"], ["sample"]]),
+            "paused_inserts": self.random.random() < 0.25,
+            "paused_samples": self.random.random() < 0.25,
         }
         self._ask(service, "operator", Set(self._id(), self._table(), changes))
 

@@ -14,13 +14,16 @@ import numpy as np
 import pytest
 
 from replayd import draws, rate_limiters, selectors
+from replayd.columns import Template
 from replayd.limits import REPLY_BYTES
 from replayd.messages import CloseStream, Reset, Sample, Sampled, Set, Update, Why
 from replayd.selectors import Selector
 from replayd.service import Service
+from replayd.snapshots import dump_service, load_service
+from replayd.state import frozen, settled
 from replayd.table import Table
 from replayd.wire import encode
-from tests.unit.writer import StreamWriter, service
+from tests.unit.writer import SCHEMA, StreamWriter, service
 
 SEEDS = 250
 DRAWS = 12
@@ -179,3 +182,16 @@ def test_those_who_wait_are_told_of_the_draws_that_are_missing() -> None:
     [(_, reply)] = s.drain()
     [side] = reply.fields["waiting"]
     assert (side["items"], side["blocked_by"], side["needs_inserts"]) == (1, "min_size_to_sample", 1)
+
+
+def test_a_snapshot_does_without_what_is_kept_since_who_waits_asks_again() -> None:
+    s, _ = waiting_with_kept_draws()
+    handover = s.chunks.handover
+    snapshot = frozen(dump_service(s, 0.0), np.copy)
+    saved = handover.take(np.flatnonzero(handover.begin()))
+    assert saved is not None
+    again = service(expiring(selectors.Uniform(), 2))
+    losses = load_service(again, settled(snapshot), [saved], 0.0, lambda blob: SCHEMA, Template)
+    again.validate()
+    assert (losses.chunks, losses.items) == (0, {})
+    assert (len(again.chunks), again.tables["t"].size, again.tables["t"].limiter.samples) == (1, 1, 2)
