@@ -124,7 +124,10 @@ class Items:
         if self._logged == 0 or len(keys) == 0:
             return np.full(len(keys), NOT_FOUND, np.int64)
         log = self._log_keys[: self._logged]
-        at = np.minimum(np.searchsorted(log, keys), self._logged - 1)
+        # Where a table takes every key of its server a key tells its place; else a search does, in five times the time.
+        at = np.minimum(keys - log[0], np.uint64(self._logged - 1)).astype(np.int64)
+        if not (log[at] == keys).all():
+            at = np.minimum(np.searchsorted(log, keys), self._logged - 1)
         slots = self._log_slots[at]
         # The log remembers removed items; a slot that has another key by now is another item.
         found = (log[at] == keys) & (self.key[slots] == keys) & (keys != NO_KEY)
@@ -262,5 +265,7 @@ _ROW = np.dtype(
 
 def last_of_each(keys: Uint64s, priorities: Float64s) -> tuple[Uint64s, Float64s]:
     """Each key once, rising; the last priority of one that is named twice stands."""
-    last = len(keys) - 1 - np.unique(keys[::-1], return_index=True)[1]
-    return keys[last], priorities[last]
+    order = np.argsort(keys, kind="stable")
+    keys, priorities = keys[order], priorities[order]
+    is_last = np.append(keys[1:] != keys[:-1], True)
+    return (keys, priorities) if is_last.all() else (keys[is_last], priorities[is_last])

@@ -215,23 +215,20 @@ class Table:
 
     def update(self, keys: Uint64s, priorities: Float64s, deletes: Uint64s) -> tuple[int, int, Uint64s]:
         """Delete, then set priorities; (updated, deleted, missing keys)."""
-        deletes = np.unique(deletes)
-        doomed = self.items.find(deletes)
-        gone = deletes[doomed == NOT_FOUND]
-        doomed = doomed[doomed != NOT_FOUND]
-        deleted_keys = self.items.key[doomed]
-        self._remove(doomed)
+        deleted, gone = self._delete(np.unique(deletes)) if len(deletes) else (deletes, deletes)
         keys, priorities = last_of_each(keys, priorities)
         slots = self.items.find(keys)
         here = slots != NOT_FOUND
-        missing = keys[~here]
-        missing = missing[~np.isin(missing, deleted_keys)]
-        slots, priorities = slots[here], priorities[here]
+        missing = gone
+        if not here.all():
+            absent = keys[~here]
+            missing = np.union1d(absent[~np.isin(absent, deleted)], gone)
+            slots, priorities = slots[here], priorities[here]
         if len(slots):
             self._set_priorities(slots, priorities)
             if self.hooks.wants("on_update"):
                 self.hooks.call("on_update", self._view(slots))
-        return len(slots), len(doomed), np.union1d(missing, gone)
+        return len(slots), len(deleted), missing
 
     def set_priorities(self, keys: Uint64s, priorities: Float64s) -> None:
         """An extension's wish: like an update, but told to nobody."""
@@ -410,6 +407,13 @@ class Table:
 
     def _view(self, slots: Int64s) -> ItemsView:
         return ItemsView(self.items.key[slots], self.items.priority[slots], self.items.times_sampled[slots])
+
+    def _delete(self, keys: Uint64s) -> tuple[Uint64s, Uint64s]:
+        """Remove the items of these keys; the keys that had one, and those that had none."""
+        slots = self.items.find(keys)
+        here = slots != NOT_FOUND
+        self._remove(slots[here])
+        return keys[here], keys[~here]
 
     def _set_priorities(self, slots: Int64s, priorities: Float64s) -> None:
         self._largest.remove(self.items.priority[slots])
