@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from replayd_client.errors import DataError
 from replayd_client.item_handle import ItemHandle
 from replayd_client.messages import ItemBatch
 from replayd_client.outbox import FULL, READY, WAITING, Message
-from replayd_client.pending_items import PendingItem, PendingItems
+from replayd_client.pending_items import ItemColumns, PendingItem, PendingItems
 from replayd_client.presence import Presence
 from replayd_client.row_buffer import RowBuffer
 from replayd_client.structure import Path
@@ -74,8 +75,11 @@ class ChunkLog:
         self._schema_blob = b""
         self._codec = codec
         self._codecs: list[ColumnCodec] = []
-        self._bytes_in: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._bytes_stored: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._step_bytes = 0
+        # Of each column: of a row that has it; and of all rows in finished chunks, as appended and as stored.
+        self._row_bytes: list[int] = []
+        self._bytes_in: list[int] = []
+        self._bytes_stored: list[int] = []
         self._chunks_finished = 0
         self._episode = 0
         self._chunks: list[Chunk] = []
@@ -121,15 +125,8 @@ class ChunkLog:
         if self.step_is_open:
             self._amend(buffer, leaves)
         else:
-            try:
-                buffer.append(leaves)
-            except DataError:
-                if all(leaf is not None for leaf in leaves):
-                    raise
-                if all(leaf is None for leaf in leaves):
-                    raise DataError("a step needs at least one value") from None
-                buffer.append(leaves, partial=True)
-                self.presence.lack(self.rows, [number for number, leaf in enumerate(leaves) if leaf is None])
+            if not buffer.append_like_last(leaves):
+                self._append_unlike(buffer, leaves)
             self.rows += 1
         self._appended(buffer, partial_step)
 
@@ -174,8 +171,9 @@ class ChunkLog:
         count = buffer.length - (open_row is not None)
         if count:
             self._finish(buffer, count)
-        if buffer.capacity != self._capacity(buffer.schema):
-            self._buffer = buffer = RowBuffer(buffer.schema, self._capacity(buffer.schema))
+        capacity = self._capacity
+        if buffer.capacity != capacity:
+            self._buffer = buffer = RowBuffer(buffer.schema, capacity)
         else:
             buffer.clear()
         if open_row is not None:
@@ -200,9 +198,7 @@ class ChunkLog:
     def report(self) -> WriterReport:
         columns = {}
         if self.schema is not None:
-            for column, appended, stored in zip(
-                self.schema.columns, self._bytes_in.tolist(), self._bytes_stored.tolist(), strict=True
-            ):
+            for column, appended, stored in zip(self.schema.columns, self._bytes_in, self._bytes_stored, strict=True):
                 columns["/".join(map(str, column.path))] = ColumnReport(appended, stored)
         length = self.chunk_length if self._buffer is None else self._buffer.capacity
         return WriterReport(self._buffer_start, self._chunks_finished, length, columns)
@@ -261,8 +257,9 @@ class ChunkLog:
         leave first, by themselves."""
         if not self._ready:
             return None
-        low, high = self._items.spans(self._first_rows, min(self._ready, self.message_items))
-        count = self._items.fitting(low, high, MESSAGE_REFERENCES, MESSAGE_DESCRIPTION_BYTES)
+        ready = self._items.head(min(self._ready, self.message_items))
+        low, high = ready.spans(self._first_rows)
+        count = ready.fitting(low, high, MESSAGE_REFERENCES, MESSAGE_DESCRIPTION_BYTES)
         needed = np.maximum.accumulate(high[:count])
         base = self._chunks[0].number
         at = start = max(self._sent_end - base, 0)
@@ -281,13 +278,14 @@ class ChunkLog:
             self._sent_end = chunks[-1].number + 1
             self._unsent_bytes -= nbytes
         batch: ItemBatch | None = None
-        handles: list[ItemHandle] = []
+        handles: Sequence[ItemHandle] = ()
         if count:
-            items = self._items.take(count)
+            items = ready.head(count)
+            del self._items[:count]
             self._ready -= count
             self._items_from = min([item.first_row for item in self._items], default=0)
             batch = items.batch(low[:count], high[:count], base, self._first_rows)
-            handles = [item.handle for item in items]
+            handles = items.handles
             if self._tuner is not None and self._tuner.wants_items:
                 self._measure(self._tuner, items, low, high)
         self._trim()
@@ -310,8 +308,10 @@ class ChunkLog:
         RowBuffer(schema, 1).append([cells.get(path) for path in schema.paths], partial=True)
         if self.step_is_open and self._buffer is not None:
             self._buffer.check_absent([cells.get(path) for path in self.column_of])
+        self._row_bytes = [column.row_bytes for column in schema.columns]
+        self._step_bytes = sum(self._row_bytes)
         if self._buffer is None:
-            self._buffer = RowBuffer(schema, self._capacity(schema))
+            self._buffer = RowBuffer(schema, self._capacity)
         else:
             self._buffer.grow(schema)
             self._items.replace_template(b"", _whole_window(list(self.column_of)))
@@ -319,8 +319,8 @@ class ChunkLog:
         if self.step_is_open:
             self.presence.lack(self.rows - 1, range(len(self.column_of), len(schema.columns)))
         self._codecs.extend(ColumnCodec(column, self._codec) for column in new.columns)
-        self._bytes_in = np.append(self._bytes_in, np.zeros(len(added), np.int64))
-        self._bytes_stored = np.append(self._bytes_stored, np.zeros(len(added), np.int64))
+        self._bytes_in += [0] * len(added)
+        self._bytes_stored += [0] * len(added)
         self.schema = schema
         self.column_of = {path: column for column, path in enumerate(schema.paths)}
         self.dtype_names = [column.dtype.name for column in schema.columns]
@@ -341,11 +341,22 @@ class ChunkLog:
         if is_sent:
             self._unsent_bytes = sum(len(chunk.payload) for chunk in self._chunks)
 
-    def _capacity(self, schema: Schema) -> int:
+    @property
+    def _capacity(self) -> int:
         if self._tuner is None:
             return self.chunk_length
-        step_bytes = sum(column.row_bytes for column in schema.columns)
-        return max(1, min(self._tuner.length, MAX_CHUNK_BYTES // max(step_bytes, 1)))
+        return max(1, min(self._tuner.length, MAX_CHUNK_BYTES // max(self._step_bytes, 1)))
+
+    def _append_unlike(self, buffer: RowBuffer, leaves: Sequence[Any]) -> None:
+        try:
+            buffer.append(leaves)
+        except DataError:
+            if all(leaf is not None for leaf in leaves):
+                raise
+            if all(leaf is None for leaf in leaves):
+                raise DataError("a step needs at least one value") from None
+            buffer.append(leaves, partial=True)
+            self.presence.lack(self.rows, [number for number, leaf in enumerate(leaves) if leaf is None])
 
     def _amend(self, buffer: RowBuffer, leaves: Sequence[Any]) -> None:
         buffer.amend(leaves)
@@ -361,8 +372,10 @@ class ChunkLog:
 
     def _finish(self, buffer: RowBuffer, count: int) -> None:
         """Encode the first `count` rows of the buffer as a chunk."""
-        arrays = [array[:count] for array in buffer.arrays()]
-        present = [None if has is None or has[:count].all() else has[:count] for has in buffer.present()]
+        arrays, present = buffer.arrays(), buffer.present()
+        if count < buffer.length:
+            arrays = [array[:count] for array in arrays]
+            present = [None if has is None or has[:count].all() else has[:count] for has in present]
         records, payload = encode_chunk(buffer.schema, arrays, self._codecs, present)
         chunk = Chunk(
             self._next_number,
@@ -380,16 +393,19 @@ class ChunkLog:
         self._chunks_finished += 1
         self._unsent_bytes += len(payload)
         self._buffer_start += count
-        self._bytes_stored += records["stored_bytes"]
-        self._bytes_in += [
-            column.bytes_in(array, has)
-            for column, array, has in zip(buffer.schema.columns, arrays, present, strict=True)
-        ]
+        self._bytes_stored = [*map(add, self._bytes_stored, records["stored_bytes"].tolist())]
+        if buffer.is_plain:
+            appended = [count * row_bytes for row_bytes in self._row_bytes]
+        else:
+            columns = zip(buffer.schema.columns, arrays, present, strict=True)
+            appended = [column.bytes_in(array, has) for column, array, has in columns]
+        self._bytes_in = [*map(add, self._bytes_in, appended)]
         if self._tuner is not None:
             self._tuner.saw_chunk(len(payload), count)
-        items = self._items
-        while self._ready < len(items) and items[self._ready].last_row < self._buffer_start:
-            self._ready += 1
+        items, ready, end = self._items, self._ready, self._buffer_start
+        while ready < len(items) and items[ready].last_row < end:
+            ready += 1
+        self._ready = ready
 
     def _trim(self) -> None:
         """Let go of chunks that nothing can refer to any more."""
@@ -414,12 +430,10 @@ class ChunkLog:
     def _keep_from(self) -> int:
         return self._chunks[0].number if self._chunks else self._next_number
 
-    def _measure(
-        self, tuner: ChunkLength, items: PendingItems, low: NDArray[np.int64], high: NDArray[np.int64]
-    ) -> None:
+    def _measure(self, tuner: ChunkLength, items: ItemColumns, low: NDArray[np.int64], high: NDArray[np.int64]) -> None:
         for item in range(min(len(items), ChunkLength.ITEMS)):
             chunks = self._chunks[int(low[item]) : int(high[item]) + 1]
-            steps = items[item].last_row - items[item].first_row + 1
+            steps = int(items.last_row[item] - items.first_row[item]) + 1
             tuner.saw_item(
                 sum(len(chunk.payload) for chunk in chunks), len(chunks), sum(chunk.rows for chunk in chunks), steps
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from replayd_client.errors import ReplaydError
@@ -58,9 +58,12 @@ class ItemHandle:
         assert key is not None, "what was acknowledged has a key"
         return key
 
-    def shipped(self, receipt: Receipt, index: int) -> None:
-        """The item left as number `index` of this message."""
-        self.receipt, self._index = receipt, index
+    @staticmethod
+    def shipped(handles: Iterable[ItemHandle], receipt: Receipt) -> None:
+        """The items left, in this order, as those of one message."""
+        for index, handle in enumerate(handles):
+            handle.receipt = receipt
+            handle._index = index
 
     def __repr__(self) -> str:
         state = "refused" if self.error is not None else f"key {self.key}" if self.done else "on its way"

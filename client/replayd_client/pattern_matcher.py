@@ -202,7 +202,7 @@ class PatternMatcher:
         if first < own.oldest_row or not self._all_present(config, first, end):
             return None
         if state.width != len(own.column_of):
-            state.shape = self._windows.of(config.structure.paths, _columns(config, own, end)).shape
+            state.shape = self._windows.of_columns(config.structure.paths, _columns(config, own, end)).shape
             state.width = len(own.column_of)
         assert state.shape is not None, "it is known for as many columns as there are"
         window = Window(end, state.shape)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,59 +35,77 @@ class PendingItems(list[PendingItem]):
 
     __slots__ = ()
 
-    def take(self, count: int) -> PendingItems:
-        """The first `count` items; they are no longer here."""
-        taken = PendingItems(self[:count])
-        del self[:count]
-        return taken
+    def head(self, count: int) -> ItemColumns:
+        """The first `count` items, by column."""
+        handles, priorities, first_rows, last_rows, templates, _ = zip(*self[:count], strict=True)
+        return ItemColumns(handles, priorities, np.array(first_rows), np.array(last_rows), templates)
 
-    def spans(self, first_rows: list[int], count: int) -> tuple[Ints, Ints]:
-        """Which chunk, of those that begin at `first_rows`, the first row of each of the first `count` items lies in,
-        and which its last."""
-        first_row = np.array([item.first_row for item in self[:count]])
-        last_row = np.array([item.last_row for item in self[:count]])
+    def replace_template(self, old: bytes, new: bytes) -> None:
+        self[:] = [item._replace(template=new) if item.template == old else item for item in self]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemColumns:
+    """Items as they may leave together, by column: m of each."""
+
+    handles: tuple[ItemHandle, ...]
+    priorities: tuple[float, ...]
+    first_row: Ints
+    last_row: Ints
+    templates: tuple[bytes, ...]
+
+    def __len__(self) -> int:
+        return len(self.handles)
+
+    def head(self, count: int) -> ItemColumns:
+        """The first `count` of them."""
+        if count == len(self):
+            return self
+        part = slice(count)
+        return ItemColumns(
+            self.handles[part], self.priorities[part], self.first_row[part], self.last_row[part], self.templates[part]
+        )
+
+    def spans(self, first_rows: list[int]) -> tuple[Ints, Ints]:
+        """Which chunk, of those that begin at `first_rows`, the first row of each item lies in, and which its last."""
         # Most chunks lie before the oldest item; making an array of all would cost more than the search.
-        start = bisect_right(first_rows, int(first_row.min())) - 1
+        start = bisect_right(first_rows, int(self.first_row.min())) - 1
         starts = np.array(first_rows[start:])
-        low = np.searchsorted(starts, first_row, side="right") - 1 + start
-        return low, np.searchsorted(starts, last_row, side="right") - 1 + start
+        low = np.searchsorted(starts, self.first_row, side="right") - 1 + start
+        return low, np.searchsorted(starts, self.last_row, side="right") - 1 + start
 
     def fitting(self, low: Ints, high: Ints, max_references: int, max_template_bytes: int) -> int:
         """How many of these items go in one message, by the chunks that they span and the templates they need; at
         least one."""
         count = max(int(np.searchsorted(np.cumsum(high - low + 1), max_references, side="right")), 1)
-        seen: set[bytes] = set()
+        distinct = dict.fromkeys(self.templates[:count])
+        if sum(map(len, distinct)) <= max_template_bytes:
+            return count
         nbytes = 0
-        for place, item in enumerate(self[:count]):
-            if item.template not in seen:
-                seen.add(item.template)
-                nbytes += len(item.template)
-                if nbytes > max_template_bytes and place:
-                    return place
+        for template in distinct:
+            nbytes += len(template)
+            place = self.templates.index(template)
+            if nbytes > max_template_bytes and place:
+                return place
         return count
 
     def batch(self, low: Ints, high: Ints, base_number: int, first_rows: list[int]) -> ItemBatch:
-        """All items as a message has them, with the spans that `spans` gave; chunk 0 there has `base_number`."""
-        handles, priorities, first_rows_shown, last_rows_shown, shown_by, _ = zip(*self, strict=True)
-        first_row, last_row = np.array(first_rows_shown), np.array(last_rows_shown)
+        """The items as a message has them, with the spans that `spans` gave; chunk 0 there has `base_number`."""
         start = int(low.min())
         starts = np.array(first_rows[start : int(low.max()) + 1])
-        tables, table_of = _numbered([handle.table for handle in handles])
-        templates, template_of = _numbered(shown_by)
+        tables, table_of = _numbered([handle.table for handle in self.handles])
+        templates, template_of = _numbered(self.templates)
         return ItemBatch(
             tables=tables,
             chunk=(low + base_number).astype("<u8"),
-            length=(last_row - first_row + 1).astype("<u4"),
-            priority=np.array(priorities, "<f8"),
+            length=(self.last_row - self.first_row + 1).astype("<u4"),
+            priority=np.array(self.priorities, "<f8"),
             table_of=table_of,
             chunks=(high - low + 1).astype("<u4"),
-            offset=(first_row - starts[low - start]).astype("<u4"),
+            offset=(self.first_row - starts[low - start]).astype("<u4"),
             templates=templates,
             template_of=template_of,
         )
-
-    def replace_template(self, old: bytes, new: bytes) -> None:
-        self[:] = [item._replace(template=new) if item.template == old else item for item in self]
 
 
 def _numbered(values: Sequence[Any]) -> tuple[list[Any], NDArray[Any] | None]:

@@ -90,6 +90,8 @@ def checked_priority(priority: Any) -> float:
 
     Raises DataError for what is no number, PriorityError for one that is not between 0 and PRIORITY_MAX.
     """
+    if type(priority) is float and 0.0 <= priority <= PRIORITY_MAX:
+        return priority
     if isinstance(priority, str) and priority == "max":
         return AT_MAX
     try:

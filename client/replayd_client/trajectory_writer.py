@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from replayd_client.errors import DataError
-from replayd_client.history import ColumnHistory, TrajectoryColumn, newest_cells, newest_named
+from replayd_client.history import ColumnHistory, newest_cells, newest_named
 from replayd_client.item_core import ItemCore
 from replayd_client.item_handle import ItemHandle
 from replayd_client.steps import Steps
 from replayd_client.structure import Path, Structure, path_text
-from replayd_client.windows import Window, Windows
+from replayd_client.windows import Windows
 from replayd_client.writer_life import WriterLife
 
 
@@ -33,7 +33,6 @@ class TrajectoryWriter(WriterLife):
         self._history_of: Structure | None = None
         self._names: list[tuple[str, int]] | None = None
         """Names and numbers of all columns, if steps are dicts of nothing else."""
-        self._trajectory = Structure([])
 
     @property
     def episode_steps(self) -> int:
@@ -48,7 +47,8 @@ class TrajectoryWriter(WriterLife):
     @property
     def history(self) -> Any:
         """A nest of `ColumnHistory`, of the shape of the steps. Raises RuntimeError before the first step."""
-        self._known_structure()
+        if self._history is None or self._steps.structure is not self._history_of:
+            self._known_structure()
         return self._history
 
     def append(self, data: Any, *, partial_step: bool = False) -> Any:
@@ -63,9 +63,11 @@ class TrajectoryWriter(WriterLife):
         was not added.
         """
         self._core.call("append", self._steps.append, data, partial_step)
-        log, structure = self._core.log, self._known_structure()
-        if self._names is not None and log.presence.is_complete(log.rows - 1):
+        log = self._core.log
+        is_known = self._steps.structure is self._history_of
+        if is_known and self._names is not None and log.presence.is_complete(log.rows - 1):
             return newest_named(log, self._names)
+        structure = self._known_structure()
         return structure.rebuild(newest_cells(log, self._columns))
 
     def create_item(self, table: str, priority: float | Literal["max"], trajectory: Any) -> ItemHandle:
@@ -77,8 +79,7 @@ class TrajectoryWriter(WriterLife):
         PriorityError, UnknownTableError, SignatureError; DeadlineExceededError and ConnectionLostError as `append`. The
         item was not made then.
         """
-        window = self._windows.of_dict(trajectory) if type(trajectory) is dict else None
-        return self._core.create_item(table, priority, window or self._window(trajectory))
+        return self._core.create_item(table, priority, self._windows.of(trajectory))
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: float | Literal["own"] | None = "own") -> None:
         """Send what there is and wait until at most so many items are not acknowledged.
@@ -111,21 +112,6 @@ class TrajectoryWriter(WriterLife):
             )
         self._core.configure(num_keep_alive_refs, max_chunk_length)
 
-    def _window(self, trajectory: Any) -> Window:
-        try:
-            columns = self._trajectory.leaves(trajectory)
-        except DataError:
-            # Most items of a run have one structure; another one takes its place.
-            self._trajectory = Structure(trajectory)
-            columns = self._trajectory.leaves(trajectory)
-        paths = self._trajectory.paths
-        for path, column in zip(paths, columns, strict=True):
-            _check_column(path, column)
-        window = self._windows.of(paths, columns)
-        if type(trajectory) is dict:
-            self._windows.remember_dict(trajectory, window)
-        return window
-
     def _known_structure(self) -> Structure:
         """The structure of all fields seen; their histories are made anew when there are more."""
         structure = self._steps.structure
@@ -141,19 +127,3 @@ class TrajectoryWriter(WriterLife):
             if len(numbers) == len(self._history) and numbers.keys() == {(name,) for name in self._history}:
                 self._names = [(name, numbers[(name,)]) for name in self._history]
         return structure
-
-
-def _check_column(path: Path, leaf: Any) -> None:
-    """Raises TypeError for a leaf that is no TrajectoryColumn."""
-    if isinstance(leaf, TrajectoryColumn):
-        return
-    hint = ""
-    if isinstance(leaf, ColumnHistory):
-        hint = (
-            "; if a list was appended, each of its values is a column of its own: "
-            "wrap lists in numpy.array to have one column"
-        )
-    raise TypeError(
-        f"{path_text(path)}: a trajectory is made of TrajectoryColumn (index the history), "
-        f"not {type(leaf).__name__}{hint}"
-    )

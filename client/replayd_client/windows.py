@@ -14,8 +14,8 @@ import numpy as np
 
 from replayd_client.chunk_log import ChunkLog
 from replayd_client.errors import DataError
-from replayd_client.history import Pick, Rows, TrajectoryColumn, bounds, shifted
-from replayd_client.structure import Path
+from replayd_client.history import ColumnHistory, Pick, Rows, TrajectoryColumn, bounds, shifted
+from replayd_client.structure import Path, Structure, path_text
 from replayd_client.templates import OutputColumn, Part, Run, Template, runs_of
 
 Shown = tuple[tuple[Path, str, tuple[int, ...]], ...]
@@ -60,18 +60,42 @@ class Window:
 class Windows:
     """Makes windows of picks; remembers the shapes of those it has made, of which a run has few."""
 
-    __slots__ = ("_known", "_log", "_width")
+    __slots__ = ("_dicts", "_known", "_log", "_structure", "_width")
 
     KNOWN = 1024
 
     def __init__(self, log: ChunkLog) -> None:
         self._log = log
         self._width = 0
+        self._structure = Structure([])
         self._known: dict[Any, WindowShape] = {}
+        self._dicts: dict[Any, WindowShape] = {}
 
-    def of(self, paths: tuple[Path, ...], columns: Sequence[TrajectoryColumn]) -> Window:
-        """The window of a trajectory: from its oldest to its newest cell. Raises DataError if cells have expired or are
-        another writer's."""
+    def of(self, trajectory: Any) -> Window:
+        """The window of a nest of TrajectoryColumn: from its oldest to its newest cell.
+
+        Raises TypeError for another leaf, DataError if there is none, if cells have expired or are another writer's.
+        """
+        if type(trajectory) is dict:
+            shape = self._shape_of_dict(trajectory)
+            if shape is not None:
+                return Window(self._log.rows, shape)
+        try:
+            columns = self._structure.leaves(trajectory)
+        except DataError:
+            # Most items of a run have one structure; another one takes its place.
+            self._structure = Structure(trajectory)
+            columns = self._structure.leaves(trajectory)
+        paths = self._structure.paths
+        for path, column in zip(paths, columns, strict=True):
+            _check_column(path, column)
+        window = self.of_columns(paths, columns)
+        if type(trajectory) is dict and len(trajectory) == len(columns):
+            self._remember_dict(trajectory, window)
+        return window
+
+    def of_columns(self, paths: tuple[Path, ...], columns: Sequence[TrajectoryColumn]) -> Window:
+        """The window of a trajectory taken apart. Raises DataError as `of` does."""
         log = self._log
         if not columns:
             raise DataError("a trajectory needs at least one column")
@@ -80,7 +104,7 @@ class Windows:
         key: Any = [id(paths)]
         for column in columns:
             if column._end != end or column._log is not log:
-                return self.of(paths, [self._moved(column) for column in columns])
+                return self.of_columns(paths, [self._moved(column) for column in columns])
             key.append(column._pick)
         key = tuple(key)
         known = self._known.get(key) if self._width == len(log.column_of) else None
@@ -90,24 +114,6 @@ class Windows:
             for column in columns:
                 column.check()
         return Window(end, known)
-
-    def of_dict(self, trajectory: dict[str, TrajectoryColumn]) -> Window | None:
-        """The window of a dict of picks, as of one that is remembered; None if there is none like it.
-
-        A run has few kinds of items, most of them dicts of what was picked at this step: 2 µs for five columns, where
-        to take the dict apart, to check its leaves and to ask `of` takes 4.5.
-        """
-        key = self._dict_key(trajectory)
-        shape = self._known.get(key) if key is not None and self._width == len(self._log.column_of) else None
-        if shape is None or self._log.rows + shape.first < self._log.oldest_row:
-            return None
-        return Window(self._log.rows, shape)
-
-    def remember_dict(self, trajectory: dict[str, Any], window: Window) -> None:
-        """So that `of_dict` knows it, if it is a dict of picks."""
-        key = self._dict_key(trajectory)
-        if key is not None:
-            self._known[key] = window.shape
 
     def all_columns(self, first: int, last: int) -> Window:
         """The window of rows `first` to `last` with every column. Raises DataError if one of them lacks one."""
@@ -122,8 +128,12 @@ class Windows:
             known = self._remember(rows, list(log.column_of), picks)
         return Window(last + 1, known)
 
-    def _dict_key(self, trajectory: dict[str, Any]) -> tuple[Any, ...] | None:
-        """What tells dicts of picks of this step apart; None for others."""
+    def _shape_of_dict(self, trajectory: dict[str, Any]) -> WindowShape | None:
+        """The shape of a dict of picks of this step, if there was one like it.
+
+        A run has few kinds of items, and most of them are that: 2 µs for five columns, where to take the dict apart, to
+        check its leaves and to look for their shape takes 4.5.
+        """
         log = self._log
         end = log.rows
         key: list[Any] = [*trajectory]
@@ -133,8 +143,18 @@ class Windows:
                     return None
                 key.append(column._pick)
         except AttributeError:
+            return None  # No pick.
+        shape = self._dicts.get(tuple(key))
+        if shape is None or self._width != len(log.column_of) or end + shape.first < log.oldest_row:
             return None
-        return tuple(key)
+        return shape
+
+    def _remember_dict(self, trajectory: dict[str, Any], window: Window) -> None:
+        columns = trajectory.values()
+        if all(type(column) is TrajectoryColumn and column._end == window.end for column in columns):
+            if len(self._dicts) >= self.KNOWN:
+                self._dicts.clear()
+            self._dicts[*trajectory, *[column._pick for column in columns]] = window.shape
 
     def _moved(self, column: TrajectoryColumn) -> TrajectoryColumn:
         """The same cells, counted from the row behind the newest one of now."""
@@ -151,6 +171,7 @@ class Windows:
         if len(self._known) >= self.KNOWN or self._width != len(self._log.column_of):
             # What is all columns, and so needs no template, is not so any more once there is another one.
             self._known.clear()
+            self._dicts.clear()
             self._width = len(self._log.column_of)
         shape = self._known[key] = self._described(paths, picks)
         return shape
@@ -191,3 +212,19 @@ def _runs(rows: Rows, first: int, last: int) -> tuple[Run, ...]:
         return ((rows[0] - first, len(rows), rows.step if len(rows) > 1 else 1),)
     runs = tuple(runs_of(np.array(rows, np.int64) - first))
     return () if runs == ((0, last - first + 1, 1),) else runs
+
+
+def _check_column(path: Path, leaf: Any) -> None:
+    """Raises TypeError for a leaf that is no TrajectoryColumn."""
+    if isinstance(leaf, TrajectoryColumn):
+        return
+    hint = ""
+    if isinstance(leaf, ColumnHistory):
+        hint = (
+            "; if a list was appended, each of its values is a column of its own: "
+            "wrap lists in numpy.array to have one column"
+        )
+    raise TypeError(
+        f"{path_text(path)}: a trajectory is made of TrajectoryColumn (index the history), "
+        f"not {type(leaf).__name__}{hint}"
+    )

@@ -25,6 +25,7 @@ from replayd_client.errors import (
     ReplaydError,
 )
 from replayd_client.insert_message import Receipt
+from replayd_client.item_handle import ItemHandle
 from replayd_client.outbox import FULL, Outbox
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
@@ -92,7 +93,9 @@ class WriterCore:
             try:
                 return do(*arguments)
             finally:
-                self._moved()
+                # What is added to others like it leaves with them, or is due after them.
+                if self._outbox.standing != self._standing:
+                    self._moved()
 
     def report(self) -> WriterReport:
         with self._lock:
@@ -269,22 +272,17 @@ class WriterCore:
             message = steps.take_message()
             assert message is not None, "an item is ready"
             receipt = sender.put(message.chunks, message.items, message.keep_from)
-            for index, handle in enumerate(message.handles):
-                handle.shipped(receipt, index)
+            ItemHandle.shipped(message.handles, receipt)
 
     def _moved(self) -> None:
-        """Something was added: ship what is full, and let the pacer know when the rest is due."""
-        standing = self._outbox.standing
-        if standing & FULL:
+        """There is something new to be done: ship what is full, and let the pacer know when the rest is due."""
+        if self._outbox.standing & FULL:
             self._ship()
-            standing = self._outbox.standing
-        # What is added to others like it is due after them.
-        if standing != self._standing:
-            self._standing = standing
-            due = self._items_due()
-            if due < self._due:
-                self._due = due
-                self._pacer.wake(self, due)
+        self._standing = self._outbox.standing
+        due = self._items_due()
+        if due < self._due:
+            self._due = due
+            self._pacer.wake(self, due)
 
     def _items_due(self) -> float:
         ready, waiting = self._outbox.ready_since(), self._outbox.waiting_since()

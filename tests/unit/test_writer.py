@@ -42,8 +42,7 @@ class Pen:
         self.steps.append(data, partial_step)
 
     def create(self, trajectory: Any) -> None:
-        pairs = flatten(trajectory)
-        window = self.windows.of(tuple(path for path, _ in pairs), [column for _, column in pairs])
+        window = self.windows.of(trajectory)
         handle = ItemHandle("t")
         self.log.add_item(handle, 1.0, window.first_row, window.last_row, window.template, 0.0)
         self.handles.append(handle)
@@ -286,6 +285,29 @@ def test_equal_picks_share_one_template() -> None:
 
 
 # Chunks.
+
+
+@given(st.lists(st.lists(st.sampled_from(["pick", "again", "later"]), max_size=3), min_size=2, max_size=8))
+def test_a_pick_shows_the_steps_it_was_made_of_in_whatever_company(actions: list[list[str]]) -> None:
+    pen = Pen(20, chunk_length=3)
+    picks: list[tuple[Any, int]] = []
+    shown = []
+    for number, some in enumerate(actions):
+        pen.append(step(number))
+        for action in some:
+            if action == "later":
+                picks.append((pen.history["a"][-1:], number))
+            elif action == "again" and picks:
+                # Equal but for the step that one of them was made at.
+                old, row = picks[-1]
+                pen.create({"a": old, "b": pen.history["b"][-1:]})
+                shown.append((row, number))
+            else:
+                pen.create({"a": pen.history["a"][-1:], "b": pen.history["b"][-1:]})
+                shown.append((number, number))
+    pen.finish()
+    found = [pen.store.item(place) for place in range(len(shown))]
+    assert [(int(item["a"][0]), int(item["b"][0, 0, 0])) for item in found] == shown
 
 
 def test_chunks_that_no_item_shows_are_not_sent() -> None:
