@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contest import Settings, contest, single, tell
+from benchmarks.contest import Settings, contest, measured, tell
 from benchmarks.crew import Crew, Job
 from benchmarks.daemon import rss_bytes
 from benchmarks.figures import Figure
@@ -35,16 +35,16 @@ def atari(settings: Settings) -> Iterator[Figure]:
             theirs = stack.enter_context(reverb(settings, {"name": TABLE, "max_size": items}))
             empty = {served.pid: rss_bytes(served.pid) for served in (ours, theirs) if served is not None}
             written = ours.once("write_frames", table=TABLE, steps=STEPS, fill=items, **frames)
-            yield single("atari", f"{game}, stored of raw", 100 * written["stored"], "%")
+            yield measured("atari", f"{game}, stored of raw", "%", 100 * written["stored"])
             if theirs is not None:
                 theirs.once("write_frames", table=TABLE, steps=STEPS, fill=items, **frames)
             for served in (ours, theirs):
                 if served is not None:
                     share = (rss_bytes(served.pid) - empty[served.pid]) / (items * STEPS * FRAME_BYTES)
-                    yield single("atari", f"{game}, memory of raw", 100 * share, "%", system=served.system)
+                    yield measured("atari", f"{game}, memory of raw", "%", 100 * share, system=served.system)
             with Crew([ours.job("time_frames", steps=STEPS, table=TABLE, **frames)]) as crew:
                 took = crew.turn()[0]
-            yield single("atari", f"{game}, compression on the actor", took["compress_us"], "µs/step")
+            yield measured("atari", f"{game}, compression on the actor", "µs/step", took["compress_us"])
             sides = [
                 served.side(f"{game}, written", "write_frames", table=TABLE, steps=STEPS, **frames)
                 for served in (ours, theirs)

@@ -140,35 +140,39 @@ class Told:
     """A result that a role tells of its own turns."""
 
     name: str
-    quantity: str
     unit: str
     less_is_better: bool = True
 
 
-def told(
-    settings: Settings, workload: str, sides: Sequence[Side], results: Sequence[Told], **notes: Any
-) -> list[Figure]:
-    """Turns of all sides, there and back, each of one job that tells its results itself."""
+def told(settings: Settings, workload: str, sides: Sequence[Side], *results: Told) -> list[Figure]:
+    """Turns of all sides, there and back, each of one job that tells its results itself; side by side, result by
+    result. What a side counts first says what the results are of."""
     turns: list[list[dict[str, float]]] = [[] for _ in sides]
     with ExitStack() as stack:
         crews = [stack.enter_context(_at_work(side)) for side in sides]
         for turn in range(settings.rounds):
-            for index in range(len(sides)) if turn % 2 == 0 else reversed(range(len(sides))):
+            for index in there_and_back(len(sides), turn):
                 turns[index] += crews[index].turn()
     figures = []
-    for result in results:
-        values = [tuple(turn[result.name] for turn in own) for own in turns]
-        for side, own in zip(sides, values, strict=True):
+    for side, own in zip(sides, turns, strict=True):
+        for result in results:
+            runs = [turn[result.name] for turn in own]
             compared = {
-                peer.system: ratios(own, theirs, less_is_better=result.less_is_better)
-                for peer, theirs in zip(sides, values, strict=True)
+                peer.system: ratios(runs, [turn[result.name] for turn in theirs], less_is_better=result.less_is_better)
+                for peer, theirs in zip(sides, turns, strict=True)
                 if side.system == OURS != peer.system
             }
+            quantity = f"{side.counted[0].quantity}, {result.name}"
             figures.append(
-                Figure(workload, result.quantity, side.system, result.unit, own, None, None, compared, load(), notes)
+                Figure(workload, quantity, side.system, result.unit, tuple(runs), ratios=compared, load=load())
             )
             tell(str(figures[-1]))
     return figures
+
+
+def there_and_back(count: int, turn: int) -> Sequence[int]:
+    """The order of a round: every second one is the other way round."""
+    return range(count) if turn % 2 == 0 else range(count)[::-1]
 
 
 def _in_turn(settings: Settings, sides: Sequence[Side]) -> list[list[Run]]:
@@ -176,8 +180,7 @@ def _in_turn(settings: Settings, sides: Sequence[Side]) -> list[list[Run]]:
     with ExitStack() as stack:
         crews = [stack.enter_context(_at_work(side)) for side in sides]
         for turn in range(settings.rounds):
-            order = range(len(sides)) if turn % 2 == 0 else reversed(range(len(sides)))
-            for index in order:
+            for index in there_and_back(len(sides), turn):
                 pid = sides[index].server_pid
                 used_s = cpu_s(pid) if pid is not None else 0.0
                 done = crews[index].run(settings.seconds, settings.settle_s)
@@ -202,18 +205,17 @@ def tell(line: str) -> None:
     click.echo(line, err=True)
 
 
-def single(
+def measured(
     workload: str,
     quantity: str,
-    value: float,
     unit: str,
-    *,
+    *runs: float,
     system: str = OURS,
     payload: int | None = None,
     clients: int | None = None,
     **notes: Any,
 ) -> Figure:
-    """The figure of one run."""
-    figure = Figure(workload, quantity, system, unit, (value,), payload, clients, load=load(), notes=notes)
+    """A figure without a peer in turn, told."""
+    figure = Figure(workload, quantity, system, unit, runs, payload, clients, load=load(), notes=notes)
     tell(str(figure))
     return figure

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contest import Settings, single, tell
+from benchmarks.contest import Settings, measured, tell
 from benchmarks.crew import Crew
 from benchmarks.daemon import cpu_s_of_threads
 from benchmarks.figures import Figure
@@ -46,7 +46,7 @@ def costs(settings: Settings) -> Iterator[Figure]:
                 split = _split(profile)
             main, libzmq = cpu_us[what]
             notes: dict[str, Any] = {"libzmq's threads": libzmq, "split": split}
-            yield single("cost", f"daemon, {what}", main + libzmq, "µs", payload=payload, **notes)
+            yield measured("cost", f"daemon, {what}", "µs", main + libzmq, payload=payload, **notes)
             for function, share in split.items():
                 tell(f"{share:39.1%}  {function}")
 

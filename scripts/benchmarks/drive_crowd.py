@@ -18,11 +18,11 @@ LOOK_S = 1.0
 """How often a waiting member looks whether there is still somebody to wait for."""
 
 
-def crowd(address: str, table: str, clients: int, work: str, payload: int, batch: int, seconds: float) -> Turns:
+def crowd(address: str, table: str, members: int, work: str, payload: int, batch: int, seconds: float) -> Turns:
     """So many processes that `insert` or `sample` batches; each turn tells their rate and the slowest one's share."""
     fork = multiprocessing.get_context("fork")
     pipes = []
-    for _ in range(clients):
+    for _ in range(members):
         ours, theirs = fork.Pipe()
         fork.Process(target=_member, args=(theirs, address, table, work, payload, batch)).start()
         theirs.close()
@@ -34,7 +34,7 @@ def crowd(address: str, table: str, clients: int, work: str, payload: int, batch
         for pipe in pipes:
             pipe.send(seconds)
         rates = [pipe.recv() for pipe in pipes]
-        yield {"rate": sum(rates), "least_share": min(rates) * len(rates) / sum(rates)}
+        yield {"items/s": sum(rates), "slowest over mean": min(rates) * len(rates) / sum(rates)}
 
 
 def _member(pipe: Connection, address: str, table: str, work: str, payload: int, batch: int) -> None:

@@ -74,7 +74,7 @@ GOALS: tuple[Goal, ...] = (
         for work in ("insert", "sample")
         for goal in (
             Goal("crowd", f"{work}: all of 200 over all of 8 clients", 0.9),
-            Goal("crowd", f"{work}: slowest of 200 over their mean", 0.5),
+            Goal("crowd", f"{work} by 200, slowest over mean", 0.5),
         )
     ),
 )

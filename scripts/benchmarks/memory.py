@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.contest import Settings, single
+from benchmarks.contest import Settings, measured
 from benchmarks.daemon import rss_bytes
 from benchmarks.figures import Figure
 from benchmarks.systems import Served, replayd, reverb
@@ -36,7 +36,7 @@ def _measured(served: Served, items: int, role: str, **more: int) -> Iterator[Fi
         served.once(role, table=TABLE, payload=PAYLOAD, fill=items, **more)
         rss.append(rss_bytes(served.pid))
     beyond = (rss[0] - empty) / items - PAYLOAD
-    yield single("memory", f"beyond {PAYLOAD} B payload", beyond, "B/item", system=served.system, items=items)
+    yield measured("memory", f"beyond {PAYLOAD} B payload", "B/item", beyond, system=served.system, items=items)
     growth = ", ".join(f"{100 * (later / rss[0] - 1):.1f}" for later in rss[1:])
     notes: dict[str, Any] = {f"% after each {items} more": growth}
-    yield single("memory", "RSS of the full table at the end", rss[-1] / rss[0], "×", system=served.system, **notes)
+    yield measured("memory", "RSS of the full table at the end", "×", rss[-1] / rss[0], system=served.system, **notes)

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
-from benchmarks.contest import Settings, Told, contest, told
+from benchmarks.contest import Counted, Settings, Told, contest, told
 from benchmarks.crew import Job
 from benchmarks.figures import Figure
 from benchmarks.systems import Served, replayd, reverb
 
 TABLE, PAYLOAD, BATCH = "ranked", 400, 256
 POLL_PAUSE_S = 0.01
+PERCENTILES = Told("p50", "ms"), Told("p99", "ms")
 
 
 def priorities(settings: Settings) -> Iterator[Figure]:
@@ -32,14 +33,13 @@ def priorities(settings: Settings) -> Iterator[Figure]:
         sides = [
             served.side("sample(1)", "probe", table=TABLE, calls=200 if settings.quick else 2000) for served in both
         ]
-        yield from told(settings, "latency", sides, _percentiles("sample(1)"))
-        polled = [replace(side, followers=_poller(served)) for side, served in zip(sides, both, strict=True)]
-        yield from told(settings, "latency", polled, _percentiles("sample(1), info polled"))
+        yield from told(settings, "latency", sides, *PERCENTILES)
+        counted = [Counted("probe", "sample(1), info polled")]
+        polled = [
+            replace(side, counted=counted, followers=_poller(served)) for side, served in zip(sides, both, strict=True)
+        ]
+        yield from told(settings, "latency", polled, *PERCENTILES)
 
 
 def _poller(served: Served) -> Callable[[str], list[Job]]:
     return lambda _: [served.job("poll_info", pause_s=POLL_PAUSE_S)]
-
-
-def _percentiles(what: str) -> list[Told]:
-    return [Told(name, f"{what} {name}", "ms") for name in ("p50", "p99")]

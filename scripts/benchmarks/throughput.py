@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.contest import Settings, contest, single
+from benchmarks.contest import Settings, contest, measured
 from benchmarks.figures import OURS, Figure
 from benchmarks.systems import Served, bare_zmq, replayd, reverb
 
@@ -36,7 +36,7 @@ def inserts(settings: Settings) -> Iterator[Figure]:
             theirs = stack.enter_context(reverb(settings, {"name": TABLE, "max_size": full}))
             for served in filter(None, (ours, theirs)):
                 rate = _fill(served, TABLE, payload, full)
-                yield single("insert", FILLING, rate, "items/s", system=served.system, payload=payload)
+                yield measured("insert", FILLING, "items/s", rate, system=served.system, payload=payload)
             for clients in settings.clients:
                 steps: dict[str, Any] = {"clients": clients, "table": TABLE, "payload": payload}
                 sides = [

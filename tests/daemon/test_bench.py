@@ -25,10 +25,10 @@ QUANTITIES = {
     "transitions": {"TrajectoryWriter"},
     "sequences": {"written by 2", "read meanwhile"},
     "atari": {"pong, stored of raw", "pong, compression on the actor", "pong, written", "pong, read"},
-    "priorities": {"mutate_priorities of 256", "sample(1) p50", "sample(1), info polled p99"},
+    "priorities": {"mutate_priorities of 256", "sample(1), p50", "sample(1), info polled, p99"},
     "memory": {"beyond 16 B payload", "RSS of the full table at the end"},
-    "scaling": {"prioritized of 10000, n = 256", "prioritized of 10000, sample(256)"},
-    "crowd": {"insert of 64 a call", "sample of 64 a call"},
+    "scaling": {"prioritized of 10000, n = 256", "prioritized of 10000, sample(256), p50"},
+    "crowd": {"insert by 8, items/s", "sample by 8, slowest over mean"},
     "cost": {"daemon, inserted item", "daemon, sampled item"},
 }
 
