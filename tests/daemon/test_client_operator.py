@@ -120,9 +120,9 @@ def test_a_peek_by_key_tells_which_keys_are_gone(serve: Any, client_of: Any) -> 
 
 def test_items_too_large_for_one_reply_are_asked_for_again_by_key(serve: Any, client_of: Any) -> None:
     client = client_of(serve(fifo("t")))
-    noise = np.random.default_rng(0).integers(0, 256, (3, 1, 24 << 20), np.uint8)
+    noise = np.random.default_rng(0).integers(0, 256, (3, 1, 33 << 20), np.uint8)
     keys = client.insert_batch(noise, {"t": 1.0})
-    assert len(client.peek("t", oldest=3)) == 2, "64 MiB is what a reply takes"
+    assert len(client.peek("t", oldest=3)) == 2, "with the second it reaches 64 MiB"
     found = client.peek("t", keys=keys)
     assert [item.info.key for item in found] == keys.tolist()
     assert all(np.array_equal(item.data, data) for item, data in zip(found, noise, strict=True))
