@@ -149,7 +149,7 @@ def cut_large(chunks: ChunkBatch, own: Callable[[memoryview], Buffer]) -> None:
 
     A sender saves time by packing payloads. Kept as part of its frame a payload would keep all of that alive.
     """
-    if int(chunks.nbytes.max()) < SMALL_PAYLOAD_BYTES:
+    if len(chunks.body) == len(chunks) or int(chunks.nbytes.max()) < SMALL_PAYLOAD_BYTES:
         return
     body: list[Buffer] = []
     stops: list[int] = []
