@@ -1,12 +1,13 @@
-"""Workload 10: what an item costs the daemon in CPU time, by thread, and the split by function under cProfile.
+"""Workload 10: what an item costs the daemon in CPU time, by thread, and the split by function in samples of its stack.
 
 The table is small here, so that the time of its filling disappears in that of the work.
 """
 
 from __future__ import annotations
 
-import pstats
+import json
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +24,10 @@ TABLE = "bench"
 MOST_ITEMS = 20_000
 FUNCTIONS = 15
 """Rows of the split; what they leave is shown as the rest."""
-WAITING = {"poll"}
-"""Functions in which the daemon waits for work."""
+WAITING = ("poll.Poller.poll", "server.Daemon._loop")
+"""Functions in which the daemon is while it waits for work; what they do otherwise is next to nothing."""
+PROFILE_S = 5.0
+"""At least, for enough samples."""
 
 
 def costs(settings: Settings) -> Iterator[Figure]:
@@ -37,12 +40,12 @@ def costs(settings: Settings) -> Iterator[Figure]:
             "sampled item": ("sample_dataset", {"table": TABLE, "batch": BATCH}),
         }
         with _full_daemon(settings, payload) as ours:
-            cpu_us = {what: _cpu_us(settings, ours, *done) for what, done in work.items()}
+            cpu_us = {what: _cpu_us(settings.seconds, ours, *done) for what, done in work.items()}
         for what, (role, job) in work.items():
             with tempfile.TemporaryDirectory() as directory:
                 profile = Path(directory) / "profile"
                 with _full_daemon(settings, payload, profile) as ours:
-                    _cpu_us(settings, ours, role, job)
+                    _cpu_us(settings.seconds if settings.quick else max(settings.seconds, PROFILE_S), ours, role, job)
                 split = _split(profile)
             main, libzmq = cpu_us[what]
             notes: dict[str, Any] = {"libzmq's threads": libzmq, "split": split}
@@ -59,11 +62,11 @@ def _full_daemon(settings: Settings, payload: int, profile: Path | None = None) 
         yield ours
 
 
-def _cpu_us(settings: Settings, ours: Served, role: str, job: dict[str, Any]) -> tuple[float, float]:
+def _cpu_us(seconds: float, ours: Served, role: str, job: dict[str, Any]) -> tuple[float, float]:
     """Let one client work: CPU time of the daemon an item, of its main thread and of libzmq's."""
     with Crew([ours.job(role, **job)]) as crew:
         before = cpu_s_of_threads(ours.pid)
-        items = crew.run(settings.seconds, 0.0)[role].items
+        items = crew.run(seconds, 0.0)[role].items
         after = cpu_s_of_threads(ours.pid)
     us = {name: (used_s - before.get(name, 0.0)) * 1e6 / items for name, used_s in after.items()}
     libzmq = sum(used for name, used in us.items() if name.startswith("ZMQbg"))
@@ -71,12 +74,11 @@ def _cpu_us(settings: Settings, ours: Served, role: str, job: dict[str, Any]) ->
 
 
 def _split(profile: Path) -> dict[str, float]:
-    """Shares of the main thread's time by function, callees not included; compiled code counts for its caller."""
-    rows: dict[str, float] = {}
-    for (file, _, function), (_, _, own_s, _, _) in pstats.Stats(str(profile)).stats.items():  # type: ignore[attr-defined]
-        if function not in WAITING:
-            name = f"{Path(file).stem}.{function}" if file != "~" else function
-            rows[name] = rows.get(name, 0.0) + own_s
-    total = sum(rows.values())
-    most = sorted(rows, key=lambda name: -rows[name])[:FUNCTIONS]
-    return {**{name: rows[name] / total for name in most}, "the rest": 1 - sum(rows[name] for name in most) / total}
+    """Shares of the main thread's time by function, callees not included."""
+    samples = Counter(json.loads(profile.read_text()))
+    for function in WAITING:
+        del samples[function]
+    most = samples.most_common(FUNCTIONS)
+    total = max(samples.total(), 1)
+    shares = {function: count / total for function, count in most}
+    return {**shares, "the rest": 1 - sum(shares.values())}

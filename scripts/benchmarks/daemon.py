@@ -28,8 +28,8 @@ class Daemon:
 
 @contextmanager
 def daemon(tables: Sequence[str], *, ipc: bool = False, profile: Path | None = None) -> Iterator[Daemon]:
-    """`replayd serve` with these tables for as long as the block lasts; under cProfile with `profile`, a file that is
-    written at the end."""
+    """`replayd serve` with these tables for as long as the block lasts; sampled (see `profiled`) with `profile`, a file
+    that is written at the end."""
     with tempfile.TemporaryDirectory(prefix="replayd-bench-") as directory:
         endpoint_file, log = Path(directory) / "endpoint.json", Path(directory) / "log"
         module = ["-m", "replayd"] if profile is None else ["-m", "benchmarks.profiled", str(profile)]

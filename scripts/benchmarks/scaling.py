@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from benchmarks.contest import Settings, Told, measured, told
 from benchmarks.crew import Crew, Job
@@ -52,7 +53,13 @@ def crowds(settings: Settings) -> Iterator[Figure]:
     with replayd(settings, [f"{TABLE},max_size={full}"]) as ours:
         ours.once("insert_batch", table=TABLE, payload=PAYLOAD, batch=10_000, fill=full)
         for work in ("insert", "sample"):
-            crowd = {"work": work, "payload": PAYLOAD, "batch": BATCH, "table": TABLE, "seconds": settings.seconds}
+            crowd: dict[str, Any] = {
+                "work": work,
+                "payload": PAYLOAD,
+                "batch": BATCH,
+                "table": TABLE,
+                "seconds": settings.seconds,
+            }
             sides = [
                 replace(ours, driver="drive_crowd").side(f"{work} by {number}", "crowd", **crowd, members=number)
                 for number in numbers
