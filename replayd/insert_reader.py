@@ -81,8 +81,9 @@ def _records(raw: bytes, rows: Int64s, schemas: list[Schema], schema_of: Int64s)
     steps = np.concatenate([_step_bytes(schema) for schema in schemas])
     first_step = np.cumsum([0, *(len(schema.columns) for schema in schemas[:-1])])
     column = np.arange(blobs) - np.repeat(starts - first_step[schema_of], widths)
-    variable = np.concatenate([_variable(schema) for schema in schemas])
-    stored = _checked_sizes(raw, steps[column] * np.repeat(rows, widths), variable[column])
+    marks = [_variable(schema) for schema in schemas]
+    variable = np.concatenate(marks)[column] if any(map(any, marks)) else None
+    stored = _checked_sizes(raw, steps[column] * np.repeat(rows, widths), variable)
     return np.frombuffer(raw, "<u8"), np.add.reduceat(stored, starts)
 
 
@@ -91,26 +92,27 @@ def _chunk_bytes(records: bytes, schema: Schema, rows: int) -> int:
     """Payload bytes of one chunk; its records are checked."""
     if len(records) != len(schema.columns) * BLOB_RECORD.itemsize:
         raise BadMessage(f"blobs has {len(records)} bytes, a chunk has {len(schema.columns)} columns")
-    return int(_checked_sizes(records, _step_bytes(schema) * rows, _variable(schema)).sum())
+    marks = _variable(schema)
+    return int(_checked_sizes(records, _step_bytes(schema) * rows, np.array(marks) if any(marks) else None).sum())
 
 
-def _checked_sizes(raw: bytes, raw_sizes: Int64s, variable: NDArray[np.bool_]) -> Int64s:
+def _checked_sizes(raw: bytes, raw_sizes: Int64s, variable: NDArray[np.bool_] | None) -> Int64s:
     """Stored size of each blob; codec, flags and, where nothing was encoded, the size must be right: that of the rows,
-    or of `variable` ones that of their lengths at least."""
+    or of `variable` ones, if there are any, that of their lengths at least."""
     records = np.frombuffer(raw, BLOB_RECORD)
     codec, flags, stored = records["codec"], records["flags"], records["stored_bytes"].astype(np.int64)
     if (codec > max(CODECS)).any() or (flags & ~np.uint8(FLAG_DELTA | FLAG_SPARSE)).any() or records["zero"].any():
         raise BadMessage("a blob record has an unknown codec or flag")
     is_plain = (codec == 0) & (flags & FLAG_SPARSE == 0)
     wrong = is_plain & (stored != raw_sizes)
-    if variable.any():
+    if variable is not None:
         if (variable & (flags & FLAG_DELTA != 0)).any():
             raise BadMessage("a blob of bytes or str has the flag DELTA")
         CELLS_BYTES.check(int(stored[variable & is_plain].max(initial=0)))
         wrong &= ~variable | (stored < raw_sizes)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
-        least = "at least " if variable[at] else ""
+        least = "at least " if variable is not None and variable[at] else ""
         raise BadMessage(
             f"raw blob {at} has {int(stored[at])} bytes, rows × step of its column are {least}{int(raw_sizes[at])}"
         )
@@ -123,8 +125,8 @@ def _step_bytes(schema: Schema) -> Int64s:
 
 
 @lru_cache(256)
-def _variable(schema: Schema) -> NDArray[np.bool_]:
-    return np.array([column.dtype in VARIABLE for column in schema.columns])
+def _variable(schema: Schema) -> tuple[bool, ...]:
+    return tuple(column.dtype in VARIABLE for column in schema.columns)
 
 
 def _stops(body: Frames, nbytes: Int64s) -> list[int]:

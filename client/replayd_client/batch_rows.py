@@ -77,7 +77,11 @@ def rows_of_step(data: Any) -> Rows:
 
 
 def _rows(paths: list[Path], arrays: list[NDArray[Any]], count: int, steps: int) -> Rows:
-    schema = _schema(tuple((path, leaf_dtype(a, path), a.shape[2:]) for path, a in zip(paths, arrays, strict=True)))
+    kinds = [
+        (path, leaf_dtype(array, path) if array.dtype.kind == "O" else array.dtype, array.shape[2:])
+        for path, array in zip(paths, arrays, strict=True)
+    ]
+    schema = _schema(tuple(kinds))
     ordered = [np.ascontiguousarray(a, column.array_dtype) for a, column in zip(arrays, schema.columns, strict=True)]
     rows = Rows(schema, ordered, count, steps)
     if schema.is_variable:

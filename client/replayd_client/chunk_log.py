@@ -298,7 +298,7 @@ class ChunkLog:
         if oldest > self.oldest_row:
             self.oldest_row = oldest
         self.step_is_open = partial_step
-        if not partial_step and buffer.is_full:
+        if not partial_step and buffer.length >= buffer.full_length:
             self.cut()
 
     def _extend(self, added: Sequence[Path], cells: Mapping[Path, Any]) -> None:

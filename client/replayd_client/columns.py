@@ -62,6 +62,8 @@ class Column:
     """Of arrays of its rows: that of objects if it is variable."""
     row_bytes: int = field(init=False, compare=False, repr=False)
     """Bytes of a decoded step, or those that one takes at least."""
+    blank: Any = field(init=False, compare=False, repr=False)
+    """What stands in the place of a value that is not there: 0, b"" or ""."""
 
     def __post_init__(self) -> None:
         dtype = storable_dtype(self.dtype, self.path)
@@ -82,11 +84,7 @@ class Column:
         object.__setattr__(self, "is_variable", is_variable)
         object.__setattr__(self, "array_dtype", np.dtype(object) if is_variable else dtype)
         object.__setattr__(self, "row_bytes", value_bytes * math.prod(shape))
-
-    @property
-    def blank(self) -> Any:
-        """What stands in the place of a value that is not there: 0, b"" or ""."""
-        return BLANKS.get(self.dtype.name, 0)
+        object.__setattr__(self, "blank", BLANKS.get(dtype.name, 0))
 
     def array_bytes(self, rows: int) -> int:
         """Bytes of an array of so many rows, a dimension of 0 counted as 1; of objects only the references."""
@@ -183,10 +181,8 @@ def leaf_array(leaf: Any, path: Path) -> NDArray[Any]:
 
     The dtype of numbers is not checked.
     """
-    if isinstance(leaf, (bytes, str)):
-        cell = np.empty((), object)
-        cell[()] = leaf
-        return cells_of(cell, path)
+    if type(leaf) is np.ndarray and leaf.dtype.kind not in _CELL_KINDS:
+        return leaf
     if isinstance(leaf, (np.ndarray, np.generic)) and not hasattr(leaf, "mask"):  # A mask would be lost.
         array = np.asarray(leaf)
     elif isinstance(leaf, (bool, int, float, complex)):
@@ -195,6 +191,9 @@ def leaf_array(leaf: Any, path: Path) -> NDArray[Any]:
             return np.array(leaf, {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}[kind])
         except OverflowError:
             raise DataError(f"{path_text(path)}: {leaf} does not fit int64") from None
+    elif isinstance(leaf, (bytes, str)):
+        array = np.empty((), object)
+        array[()] = leaf
     elif leaf is None or isinstance(leaf, (np.ndarray, dict, list, tuple, set)):
         raise DataError(f"{path_text(path)}: {leaf_text(leaf)} cannot be stored")
     else:
@@ -202,7 +201,11 @@ def leaf_array(leaf: Any, path: Path) -> NDArray[Any]:
             array = np.asarray(leaf)
         except Exception as error:  # Whatever a foreign array's conversion raises, the leaf cannot be stored.
             raise DataError(f"{path_text(path)}: a {type(leaf).__name__} cannot be made an array: {error}") from error
-    return cells_of(array, path) if array.dtype.kind in "SUTO" else array
+    return cells_of(array, path) if array.dtype.kind in _CELL_KINDS else array
+
+
+_CELL_KINDS = frozenset("SUTO")
+"""Of numpy's dtypes those of bytes, of str in two ways, and of objects."""
 
 
 def leaf_dtype(array: NDArray[Any], path: Path) -> np.dtype[Any]:

@@ -130,11 +130,11 @@ class _Kinds:
         path, kind = outputs[0].path, _kind(outputs[0])
         if ragged == "pad" and not outputs[0].squeeze:
             mask, order = rows.padded
-            data = self._take(outputs, rows.flat[order], rows.place[order])
+            data = self._take(outputs, rows, order)
             data = data.reshape(*mask.shape, *data.shape[1:])
             data[~mask] = outputs[0].column.blank
             return _Column(path, kind, data, mask)
-        data = self._take(outputs, rows.flat, rows.place)
+        data = self._take(outputs, rows, None)
         if outputs[0].squeeze:
             if ragged == "list":
                 return _Column(path, kind, [data[item, ...] for item in range(len(data))])
@@ -146,16 +146,18 @@ class _Kinds:
             raise _ragged(path, rows.counts.tolist())
         return _Column(path, kind, data.reshape(len(rows.counts), int(rows.counts[0]), *data.shape[1:]))
 
-    def _take(self, outputs: Sequence[ShownColumn], rows: Ints, place: Ints) -> NDArray[Any]:
-        """These rows of the store, [rows, *shape], each of the column that all kinds together show at its place."""
+    def _take(self, outputs: Sequence[ShownColumn], shown: _Rows, order: Ints | None) -> NDArray[Any]:
+        """The rows that are shown, or those of them with these numbers: [rows, *shape]."""
         column = outputs[0].column
+        rows = shown.flat if order is None else shown.flat[order]
         if column.array_bytes(len(rows)) > MAX_BATCH_BYTES:
             raise DataError(f"{path_text(outputs[0].path)}: more than {MAX_BATCH_BYTES} bytes in one batch")
         if all(output.number == outputs[0].number and not output.parts for output in outputs):
             return self._take_from(outputs[0], rows)
         # Joined columns; or those of these items have different places in their schemas.
         out = np.empty((len(rows), *column.shape), column.array_dtype)
-        number_of = np.concatenate([_numbers(output) for output in outputs])[place]
+        number_of = np.concatenate([_numbers(output) for output in outputs])
+        number_of = number_of[shown.place if order is None else shown.place[order]]
         for number in set(number_of.tolist()):
             where = np.flatnonzero(number_of == number)
             out[where] = self._take_from(replace(outputs[0], number=number), rows[where])

@@ -37,7 +37,7 @@ class RowBuffer:
 
     __slots__ = (
         *("_array_plan", "_arrays", "_checks", "_int_plan", "_is_sparse", "_plan", "_present", "_types", "_variable"),
-        *("capacity", "cell_bytes", "length", "schema"),
+        *("capacity", "cell_bytes", "full_length", "length", "schema"),
     )
 
     def __init__(self, schema: Schema, capacity: int) -> None:
@@ -46,6 +46,8 @@ class RowBuffer:
         self.schema = schema
         self.capacity = capacity
         self.length = 0
+        self.full_length = capacity
+        """Rows with which it is full: fewer than its capacity once its bytes and str are long."""
         self.cell_bytes = 0
         """Bytes that the values of bytes and str columns take here."""
         self._variable = [number for number, column in enumerate(schema.columns) if column.is_variable]
@@ -62,7 +64,7 @@ class RowBuffer:
 
     @property
     def is_full(self) -> bool:
-        return self.length >= self.capacity or self.cell_bytes >= CHUNK_CELL_BYTES
+        return self.length >= self.full_length
 
     def append(self, leaves: Sequence[Any], *, partial: bool = False) -> None:
         """Adds a row: one leaf for each column, in schema order.
@@ -74,9 +76,9 @@ class RowBuffer:
         if self.append_like_last(leaves):
             return
         values = self._checked(leaves, partial)
-        if self._variable:
-            self.cell_bytes += self._measured(values)
         row = self.length
+        if self._variable:
+            self._count_cells(values, row + 1)
         if partial:
             self._present[:, row] = False
             self._fill(row, values)
@@ -119,7 +121,7 @@ class RowBuffer:
         assert self.length > 0, "there is no row to amend"
         values = self._checked(leaves, True)
         self.check_absent(values)
-        self.cell_bytes += self._measured(values)
+        self._count_cells(values, self.length)
         self._fill(self.length - 1, values)
 
     def check_absent(self, leaves: Sequence[Any]) -> None:
@@ -167,6 +169,7 @@ class RowBuffer:
         for number in self._variable:
             self._arrays[number][: self.length] = None
         self.length = self.cell_bytes = 0
+        self.full_length = self.capacity
         if self._is_sparse:
             self._present[:] = True
             self._is_sparse = False
@@ -192,8 +195,9 @@ class RowBuffer:
             self._remember_types(leaves)
         return values
 
-    def _measured(self, values: Sequence[Any]) -> int:
-        """Bytes of a step's values of bytes and str. Raises DataError if they are more than a chunk can take."""
+    def _count_cells(self, values: Sequence[Any], length: int) -> None:
+        """Count a step's values of bytes and str, with which there are so many rows. Raises DataError if they are more
+        than a chunk can take."""
         total = 0
         for number in self._variable:
             value, column = values[number], self.schema.columns[number]
@@ -202,7 +206,9 @@ class RowBuffer:
             elif value is not None:
                 total += column.row_bytes + cell_size(value, column.path)
         check_step_cells(total)
-        return total
+        self.cell_bytes += total
+        if self.cell_bytes >= CHUNK_CELL_BYTES:
+            self.full_length = min(self.full_length, length)
 
     def _remember_types(self, leaves: Sequence[Any]) -> None:
         self._types = [*map(type, leaves)]

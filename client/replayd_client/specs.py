@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from replayd_client.columns import MAX_DIMENSIONS, leaf_text, storable_dtype
+from replayd_client.columns import MAX_DIMENSIONS, leaf_array, leaf_dtype, leaf_text, storable_dtype
 from replayd_client.errors import DataError
 from replayd_client.structure import MAX_DEPTH, Path, flatten, path_text
 
@@ -54,6 +54,8 @@ def _spec_of(leaf: Any, path: Path) -> tuple[str, tuple[int | None, ...]]:
         shape = ()  # Gymnasium's Text.
     if shape is None or dtype is None:
         raise DataError(f"{path_text(path)}: a signature needs a shape and a dtype, which {leaf_text(leaf)} has not")
+    if isinstance(leaf, np.ndarray) and dtype.kind == "O":
+        dtype = leaf_dtype(leaf_array(leaf, path), path)
     dtype = spec_dtype(dtype, path)
     try:
         dims = tuple(None if dimension is None else int(dimension) for dimension in shape)

@@ -93,6 +93,21 @@ def test_ragged_items_come_padded_or_as_lists(replay: str) -> None:
 
 
 @needs_torch
+def test_bytes_and_str_stay_arrays_of_objects(start_daemon: Any) -> None:
+    daemon = start_daemon("--table", "t,sampler=fifo,max_times_sampled=1")
+    with Client(daemon.address) as client:
+        for number in range(4):
+            client.insert({"x": float(number), "name": f"item {number}", "raw": bytes(number)}, {"t": 1.0})
+    for ragged in ("error", "pad"):
+        (batch,) = replayd_client.torch.ReplayDataset(daemon.address, "t", 2, max_batches=1, ragged=ragged)
+        assert isinstance(batch.data["x"], torch.Tensor)
+        assert isinstance(batch.data["name"], np.ndarray)
+        first = int(batch.data["x"][0, 0])
+        assert batch.data["name"].tolist() == [[f"item {number}"] for number in (first, first + 1)]
+        assert batch.data["raw"].tolist() == [[bytes(number)] for number in (first, first + 1)]
+
+
+@needs_torch
 def test_many_items_as_lists_are_no_too_wide_structure(start_daemon: Any) -> None:
     daemon = start_daemon()
     with Client(daemon.address) as client:

@@ -212,13 +212,23 @@ def test_a_signature_is_read_from_anything_with_a_shape_and_a_dtype() -> None:
         ),
         "tensor": SimpleNamespace(shape=[None, 1], dtype=SimpleNamespace(as_numpy_dtype=np.bool_)),
         "scalar": np.float64(1),
+        "bytes": [np.array([b"a", b"b"], object), TensorSpec((), bytes), TensorSpec((3,), "S7")],
+        "str": [np.array("text"), TensorSpec((None,), str), gymnasium.spaces.Text(5)],
+        "string": SimpleNamespace(shape=(), dtype=SimpleNamespace(as_numpy_dtype=np.object_)),
     }
     assert signature_of(nest) == [
         (("array",), "int32", (2, 2)),
+        (("bytes", 0), "bytes", (2,)),
+        (("bytes", 1), "bytes", ()),
+        (("bytes", 2), "bytes", (3,)),
         (("scalar",), "float64", ()),
         (("space", "box"), "float32", (3,)),
         (("space", "parts", 0), "int64", ()),
         (("spec",), "float32", (None, 3)),
+        (("str", 0), "str", ()),
+        (("str", 1), "str", (None,)),
+        (("str", 2), "str", ()),
+        (("string",), "bytes", ()),
         (("tensor",), "bool", (None, 1)),
     ]
     assert signature_of(TensorSpec((), "uint8")) == [((), "uint8", ())]

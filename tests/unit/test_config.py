@@ -135,6 +135,7 @@ def test_tables_are_built_as_configured(write: Any) -> None:
         signature = [
             { path = ["obs", 0], dtype = "float32", shape = [-1, 3] },
             { path = ["done"], dtype = "bool", shape = [] },
+            { path = ["note"], dtype = "str", shape = [-1] },
         ]
 
         [[table]]
@@ -146,6 +147,7 @@ def test_tables_are_built_as_configured(write: Any) -> None:
     assert a.signature is not None
     assert [(column.path, column.dtype, column.shape) for column in a.signature] == [
         (("done",), "bool", ()),
+        (("note",), "str", (None,)),
         (("obs", 0), "float32", (None, 3)),
     ]
     assert b.signature is None

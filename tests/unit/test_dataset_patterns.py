@@ -55,6 +55,15 @@ def test_configs_apply_in_order_and_at_the_end_of_an_episode() -> None:
     ]
 
 
+def test_patterns_show_bytes_and_str() -> None:
+    steps = [{"a": f"step {number}", "b": bytes(number), "end": False} for number in range(3)]
+    reference = create_reference_step(steps[0])
+    config = create_config({"a": reference["a"][-2:], "b": reference["b"][-1]}, "any")
+    found = list(PatternDataset(steps, [config], True, lambda step: step["end"]))
+    assert [nest["a"].tolist() for nest in found] == [["step 0", "step 1"], ["step 1", "step 2"]]
+    assert [nest["b"].item() for nest in found] == [bytes(1), bytes(2)]
+
+
 def test_trajectories_hold_their_own_data() -> None:
     step = {"a": np.zeros(3), "end": False}
     config = create_config({"w": STEP["a"][-2:]}, "any")
