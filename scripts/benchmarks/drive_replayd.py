@@ -20,8 +20,6 @@ from benchmarks.worker import Turns, main
 from replayd_client import Client, VectorItem
 
 STEPS_A_TURN = 50
-IN_FLIGHT = 100
-"""Items that a writer leaves unacknowledged, here and in the peers' drivers."""
 TIMED_STEPS = 2000
 EVERYWHERE_ITEMS = 10_000
 
@@ -46,8 +44,19 @@ def insert_batch(address: str, table: str, payload: int, batch: int, fill: int =
             yield batch
 
 
-def write_steps(address: str, table: str, payload: int, flush_each: bool = False) -> Turns:
-    """A trajectory writer, one step and one item at a time; with `flush_each` every item is a message of its own."""
+def write_batches(address: str, table: str, payload: int, batch: int) -> Turns:
+    """Whole batches as well, but a batch is on its way while the next one is made."""
+    steps, priorities = noise(batch, payload)[:, None], np.linspace(0.5, 1.5, batch)
+    with Client(address) as client, client.batch_writer() as writer:
+        writer.insert({"x": steps[:1]}, {table: 1.0})
+        yield {}
+        while True:
+            writer.insert({"x": steps}, {table: priorities})
+            yield batch
+
+
+def write_steps(address: str, table: str, payload: int) -> Turns:
+    """A trajectory writer, one step and one item at a time."""
     steps = itertools.cycle(noise(64, payload))
     with Client(address) as client, client.trajectory_writer(1) as writer:
         yield {}
@@ -55,9 +64,6 @@ def write_steps(address: str, table: str, payload: int, flush_each: bool = False
             for _ in range(STEPS_A_TURN):
                 writer.append({"x": next(steps)})
                 writer.create_item(table, 1.0, {"x": writer.history["x"][-1:]})
-                if flush_each:
-                    writer.flush(IN_FLIGHT)
-            writer.flush(IN_FLIGHT)
             yield STEPS_A_TURN
 
 
@@ -233,6 +239,7 @@ def poll_info(address: str, pause_s: float) -> Turns:
 
 ROLES: dict[str, Any] = {
     "insert_batch": insert_batch,
+    "write_batches": write_batches,
     "write_steps": write_steps,
     "write_vectors": write_vectors,
     "sample_dataset": sample_dataset,

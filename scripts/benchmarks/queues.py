@@ -13,7 +13,7 @@ from benchmarks.systems import ECHO, replayd
 TABLE = "queue"
 QUEUE_BYTES, MOST_ITEMS, LEAST_ITEMS = 32_000_000, 40_000, 256
 CALLS_IN_QUEUE = 4
-"""Calls of insert_batch that fill the queue: writers go on while the learner decodes."""
+"""Batches of a writer that fill the queue."""
 BATCH = 64
 
 
@@ -25,7 +25,7 @@ def queues(settings: Settings) -> Iterator[Figure]:
             with ExitStack() as stack:
                 served = stack.enter_context(replayd(settings, [f"{TABLE},preset=queue,max_size={most}"]))
                 sending = {"table": TABLE, "payload": payload, "batch": most // CALLS_IN_QUEUE}
-                writers = _followers(Job("drive_replayd", "insert_batch", sending), clients)
+                writers = _followers(Job("drive_replayd", "write_batches", sending), clients)
                 learner = served.job("drain", table=TABLE, batch=BATCH)
                 embedded = Job("drive_replayd", "drain_embedded", {"table": TABLE, "most": most, "batch": BATCH})
                 sides = [

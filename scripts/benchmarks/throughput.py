@@ -16,7 +16,7 @@ FILLING = "filling an empty table"
 ENVIRONMENTS = 64
 """Whose step is a small call."""
 CALL_BYTES = 8_000_000
-"""Of a large call: several messages, since it returns when the last is acknowledged, but no more than caches hold."""
+"""Of a large call: several messages, but no more than caches hold."""
 BATCH = 256
 ITEMS_A_CALL = 2000
 """Asked for by one call of the peer's Python client."""
@@ -42,9 +42,10 @@ def inserts(settings: Settings) -> Iterator[Figure]:
                 sides = [
                     ours.side("insert_batch", "insert_batch", **steps, batch=call_items(payload)),
                     ours.side(f"insert_batch of {ENVIRONMENTS}", "insert_batch", **steps, batch=ENVIRONMENTS),
+                    ours.side("BatchWriter", "write_batches", **steps, batch=call_items(payload)),
+                    ours.side(f"BatchWriter of {ENVIRONMENTS}", "write_batches", **steps, batch=ENVIRONMENTS),
                     ours.side(f"VectorWriter of {ENVIRONMENTS}", "write_vectors", **steps, environments=ENVIRONMENTS),
                     ours.side("TrajectoryWriter", "write_steps", **steps),
-                    ours.side("single-item messages, writer", "write_steps", **steps, flush_each=True),
                     replace(ours, driver="drive_plain").side("single-item messages, plain peer", "insert", **steps),
                 ]
                 if theirs is not None:

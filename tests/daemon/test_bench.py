@@ -19,7 +19,7 @@ from tests.daemon.harness import ROOT, environment
 RUN_S = 240.0
 
 QUANTITIES = {
-    "insert": {"filling an empty table", "insert_batch", "VectorWriter of 64", "TrajectoryWriter"},
+    "insert": {"filling an empty table", "insert_batch", "BatchWriter of 64", "VectorWriter of 64", "TrajectoryWriter"},
     "sample": {"dataset", "sample_batch", "dataset, prioritized"},
     "queue": {"daemon", "server in the learner"},
     "transitions": {"TrajectoryWriter"},
