@@ -78,7 +78,7 @@ def rows_of_step(data: Any) -> Rows:
 
 def _rows(paths: list[Path], arrays: list[NDArray[Any]], count: int, steps: int) -> Rows:
     kinds = [
-        (path, leaf_dtype(array, path) if array.dtype.kind == "O" else array.dtype, array.shape[2:])
+        (path, leaf_dtype(array) if array.dtype.kind == "O" else array.dtype, array.shape[2:])
         for path, array in zip(paths, arrays, strict=True)
     ]
     schema = _schema(tuple(kinds))

@@ -52,11 +52,9 @@ def cells_of(values: NDArray[Any], path: Path) -> Cells:
     return cells
 
 
-def cell_dtype(cells: Cells, path: Path) -> np.dtype[Any]:
-    """The dtype `bytes` or `str` of these cells. Raises DataError if there are none, which might be either."""
-    if not cells.size:
-        raise DataError(f"{path_text(path)}: an empty array of objects does not tell whether it is of bytes or of str")
-    return np.dtype(type(cells.flat[0]))
+def cell_dtype(cells: Cells) -> np.dtype[Any]:
+    """The dtype `bytes` or `str` of these cells; of none `bytes`, for their shape says that there will never be any."""
+    return np.dtype(type(cells.flat[0]) if cells.size else bytes)
 
 
 def cell_size(cell: bytes | str, path: Path) -> int:

@@ -124,7 +124,7 @@ class Schema:
         """The schema of a step: arrays and numpy scalars as they are, Python's bool, int, float and complex as bool,
         int64, float64 and complex128. Raises DataError that names the path of what cannot be stored, None included."""
         arrays = ((path, leaf_array(leaf, path)) for path, leaf in zip(paths, leaves, strict=True))
-        return cls(tuple(Column(path, leaf_dtype(array, path), array.shape) for path, array in arrays))
+        return cls(tuple(Column(path, leaf_dtype(array), array.shape) for path, array in arrays))
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -201,16 +201,18 @@ def leaf_array(leaf: Any, path: Path) -> NDArray[Any]:
             array = np.asarray(leaf)
         except Exception as error:  # Whatever a foreign array's conversion raises, the leaf cannot be stored.
             raise DataError(f"{path_text(path)}: a {type(leaf).__name__} cannot be made an array: {error}") from error
-    return cells_of(array, path) if array.dtype.kind in _CELL_KINDS else array
+    # What is empty keeps the one thing that it tells, its dtype.
+    is_cells = array.dtype.kind in _CELL_KINDS and (array.size > 0 or array.dtype.kind == "O")
+    return cells_of(array, path) if is_cells else array
 
 
 _CELL_KINDS = frozenset("SUTO")
 """Of numpy's dtypes those of bytes, of str in two ways, and of objects."""
 
 
-def leaf_dtype(array: NDArray[Any], path: Path) -> np.dtype[Any]:
-    """The dtype of what `leaf_array` gave. Raises DataError for no objects: they may be bytes or str."""
-    return cell_dtype(array, path) if array.dtype.kind == "O" else array.dtype
+def leaf_dtype(array: NDArray[Any]) -> np.dtype[Any]:
+    """The dtype of a column for what `leaf_array` gave."""
+    return cell_dtype(array) if array.dtype.kind == "O" else array.dtype
 
 
 def array_text(dtype: np.dtype[Any], shape: Sequence[int]) -> str:

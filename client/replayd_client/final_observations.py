@@ -38,7 +38,7 @@ def final_values(final: Any, columns: Sequence[Column], ends: NDArray[np.bool_])
         value = found.pop(column.path, None)
         if value is None:
             raise DataError(f"`final` lacks {path_text(column.path)}, which the last row of an episode shows")
-        dtype = column.dtype if column.is_variable and not value.size else leaf_dtype(value, column.path)
+        dtype = column.dtype if column.is_variable and not value.size else leaf_dtype(value)
         if value.shape[1:] != column.shape or dtype.name != column.dtype.name:
             raise DataError(
                 f"{path_text(column.path)}: expected {array_text(column.dtype, column.shape)} of each environment in "

@@ -282,7 +282,7 @@ def _assignable(leaf: Any, column: Column) -> Any:
     if leaf is None or isinstance(leaf, (dict, list, tuple, set)):
         raise _misfit(column, "value", leaf_text(leaf))
     array = leaf_array(leaf, column.path)
-    dtype = column.dtype if column.is_variable and not array.size else leaf_dtype(array, column.path)
+    dtype = column.dtype if column.is_variable and not array.size else leaf_dtype(array)
     if dtype.name != column.dtype.name:
         raise _misfit(column, "dtype", array_text(dtype, array.shape), (dtype, array.shape))
     if array.shape != column.shape:

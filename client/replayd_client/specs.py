@@ -55,7 +55,7 @@ def _spec_of(leaf: Any, path: Path) -> tuple[str, tuple[int | None, ...]]:
     if shape is None or dtype is None:
         raise DataError(f"{path_text(path)}: a signature needs a shape and a dtype, which {leaf_text(leaf)} has not")
     if isinstance(leaf, np.ndarray) and dtype.kind == "O":
-        dtype = leaf_dtype(leaf_array(leaf, path), path)
+        dtype = leaf_dtype(leaf_array(leaf, path))
     dtype = spec_dtype(dtype, path)
     try:
         dims = tuple(None if dimension is None else int(dimension) for dimension in shape)

@@ -213,7 +213,7 @@ class VectorBuffer:
     def _fitting(self, column: Column, leaf: Any) -> NDArray[Any]:
         array = leaf_array(leaf, column.path)
         wanted = (self.num_envs, *column.shape)
-        dtype = column.dtype if column.is_variable and not array.size else leaf_dtype(array, column.path)
+        dtype = column.dtype if column.is_variable and not array.size else leaf_dtype(array)
         if array.shape != wanted or dtype.name != column.dtype.name:
             expected, got = array_text(column.dtype, wanted), array_text(dtype, array.shape)
             raise DataError(

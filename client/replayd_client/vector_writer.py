@@ -130,7 +130,7 @@ class VectorWriter(WriterLife):
                 raise DataError(
                     f"{path_text(path)}: a step needs an axis of {self.num_envs} environments, got {list(array.shape)}"
                 )
-            columns.append(Column(path, leaf_dtype(array, path), array.shape[1:]))
+            columns.append(Column(path, leaf_dtype(array), array.shape[1:]))
         schema = Schema(tuple(columns))
         observed = [any(path[: len(name)] == name for name in self._observations) for path in schema.paths]
         for name in self._observations:

@@ -207,14 +207,29 @@ def test_a_leaf_of_any_kind_becomes_plain_cells(leaf: Any, expected: Any) -> Non
     array = leaf_array(leaf, ("x",))
     assert array.dtype == object
     assert array.tolist() == expected
-    assert {type(cell) for cell in array.flat} == {str if leaf_dtype(array, ()).name == "str" else bytes}
-    column = Column(("x",), leaf_dtype(array, ()), array.shape)
+    assert {type(cell) for cell in array.flat} == {str if leaf_dtype(array).name == "str" else bytes}
+    column = Column(("x",), leaf_dtype(array), array.shape)
     buffer = RowBuffer(Schema((column,)), 2)
     buffer.append([leaf])
     buffer.append([array if array.ndim else array[()]])
     [rows] = buffer.arrays()
     assert rows.tolist() == [expected, expected]
     assert {type(cell) for cell in rows.reshape(-1)} <= {bytes, str}
+
+
+@pytest.mark.parametrize(
+    ("leaf", "dtype"),
+    [(np.empty((2, 0), object), "bytes"), (np.empty((2, 0), "S3"), "bytes"), (np.empty((2, 0), "U3"), "str")],
+)
+def test_arrays_of_no_values_are_stored_too(leaf: Any, dtype: str) -> None:
+    pen = Pen(4)
+    for empty in (leaf, np.empty((2, 0), object)):
+        pen.append(empty)
+    assert pen.log.schema is not None
+    assert pen.log.schema.columns[0].dtype.name == dtype
+    pen.create(pen.history[:])
+    pen.finish()
+    assert pen.store.item(0).shape == (2, 2, 0)
 
 
 @pytest.mark.parametrize(

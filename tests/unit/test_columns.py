@@ -183,7 +183,6 @@ def test_a_leaf_gives_its_column(leaf: Any, dtype: str, shape: tuple[int, ...]) 
         ("\ud800", "UTF-8"),
         (np.array(["a", "\udfff"]), "UTF-8"),
         (np.array(["a", b"b"], object), "bytes, str"),
-        (np.array([], object), "empty"),
         (np.array([None]), "object"),
         (np.array("2020-01-01", "M8[D]"), "datetime64"),
         (np.zeros(2, [("a", "f4")]), "'a'"),
