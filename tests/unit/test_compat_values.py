@@ -14,12 +14,9 @@ from replayd.compat.reverb._trajectories import columns_of, step_nest, wire_path
 from replayd.compat.reverb._values import (
     STRING,
     as_array,
-    decode_strings,
-    encode_strings,
     numpy_dtype,
     shape_text,
     tf_name,
-    width_for,
 )
 
 
@@ -62,27 +59,6 @@ def test_what_cannot_be_stored_is_a_type_error(value: Any) -> None:
 
 def test_text_is_stored_as_utf8_bytes() -> None:
     assert as_array("é").item() == b"\xc3\xa9"
-
-
-@given(st.lists(st.binary(max_size=100), min_size=1, max_size=6))
-def test_strings_of_any_bytes_come_back_as_they_were(texts: list[bytes]) -> None:
-    array = as_array(np.array([*texts, b""], object))
-    width = width_for(array)
-    again = decode_strings(encode_strings(array, width))
-    assert again.tolist() == [*texts, b""]
-    assert again.dtype == STRING
-
-
-def test_strings_keep_the_shape_of_their_array() -> None:
-    array = as_array(np.array([["a", "b"], ["c", "d"]]))
-    assert decode_strings(encode_strings(array, 32)).shape == (2, 2)
-    assert decode_strings(encode_strings(as_array("x"), 32)).shape == ()
-
-
-@pytest.mark.parametrize("bad", [np.zeros(3, np.uint8), np.full(8, 255, np.uint8), np.zeros(8, np.int8)])
-def test_bytes_that_are_no_strings_are_refused(bad: Any) -> None:
-    with pytest.raises(ValueError, match="string"):
-        decode_strings(bad)
 
 
 @pytest.mark.parametrize(
@@ -157,22 +133,19 @@ def test_negative_priorities_are_refused_for_prioritized_tables_only() -> None:
         ([0, (0,)], ((0,), (1, 0))),
         ({10: 0, 9: 0}, ((0,), (1,))),
         ({"": 0}, ((0,),)),
-        ({"~string": 0}, ((0,),)),
-        ({"a": {"~join": [0, 0]}}, ((0,), (1,))),
+        ({"~string": 0}, (("~string",),)),
     ],
 )
 def test_paths_travel_as_they_are_where_the_protocol_takes_them(nest: Any, paths: Any) -> None:
     assert wire_paths(nest) == paths
 
 
-def test_columns_are_put_together_of_what_came() -> None:
-    texts = encode_strings(as_array(np.array(["x", "y"])), 32)
-    paths = (("a", "~join", 0), ("a", "~join", 1), ("s", "~string"), ("t",))
-    columns = columns_of(paths, [np.array([1]), np.array([2, 3]), texts, np.array([4])])
-    assert [column.tolist() for column in columns] == [[1, 2, 3], [b"x", b"y"], [4]]
+def test_text_of_other_programs_comes_as_bytes() -> None:
+    columns = columns_of([np.array([1]), np.array(["é", ""], object), np.array([b"x"], object)])
+    assert [column.tolist() for column in columns] == [[1], ["é".encode(), b""], [b"x"]]
 
 
 def test_a_step_of_strings_and_numbers_becomes_a_nest_of_arrays() -> None:
     nest, arrays = step_nest({"a": "text", "b": 1})
-    assert set(nest["a"]) == {"~string"}
+    assert nest["a"].item() == b"text"
     assert [array.dtype for array in arrays] == [STRING, np.int64]

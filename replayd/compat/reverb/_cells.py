@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -26,16 +25,8 @@ from replayd.compat.reverb import _priorities
 from replayd.compat.reverb._directory import Directory, TableFacts
 from replayd.compat.reverb._nests import Path
 from replayd.compat.reverb._signatures import ShownColumn, check_steps, check_trajectory
-from replayd.compat.reverb._trajectories import JOIN_MARK, STRING_MARK, WirePath, rebuilt
-from replayd.compat.reverb._values import (
-    STRING,
-    as_array,
-    decode_strings,
-    encode_strings,
-    shape_text,
-    tf_name,
-    width_for,
-)
+from replayd.compat.reverb._trajectories import WirePath, rebuilt
+from replayd.compat.reverb._values import as_array, shape_text, tf_name
 from replayd.compat.reverb.errors import translated
 from replayd_client import ItemHandle
 from replayd_client import TrajectoryColumn as ReplaydColumn
@@ -92,18 +83,29 @@ class WeakCellRef:
         """A copy of the value. Raises RuntimeError if it has expired."""
         if self.expired:
             raise RuntimeError("Cannot access data from expired WeakCellRef")
-        stored = ReplaydColumn([self.cell], squeeze=True).numpy()
-        return decode_strings(stored) if self.dtype == STRING else stored
+        return ReplaydColumn([self.cell], squeeze=True).numpy()
 
 
 @dataclass(slots=True)
 class _Column:
-    """What the first value of a column settled, and where its values are stored: by width if they are strings."""
+    """What the first value of a column settled, and the number of the column in which replayd stores its values."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    stored_in: dict[int, int]
-    """Number of the stored column by the width of strings; by 0 for other values."""
+    place: int
+
+    def check(self, number: int, array: NDArray[Any]) -> None:
+        """Raises ValueError for a value of another kind."""
+        if array.dtype != self.dtype:
+            raise ValueError(
+                f"Tensor of wrong dtype provided for column {number}. Got {tf_name(array.dtype)} but expected "
+                f"{tf_name(self.dtype)}."
+            )
+        if array.shape != self.shape:
+            raise ValueError(
+                f"Tensor of incompatible shape provided for column {number}. Got {shape_text(array.shape)} which is "
+                f"incompatible with {shape_text(self.shape)}."
+            )
 
 
 class CellWriter:
@@ -179,10 +181,9 @@ class CellWriter:
             (check_steps if whole_steps else check_trajectory)(table, facts.signature, shown)
         value = _priorities.number(priority)
         stored = value if facts is None else facts.stored_one(value)
-        parts: list[tuple[WirePath, ReplaydColumn]] = []
-        for path, refs, is_squeezed in zip(outputs, columns, squeezed, strict=True):
-            parts += _parts(path, refs, is_squeezed)
-        nest = rebuilt([path for path, _ in parts], [column for _, column in parts])
+        cells = ([ref.cell for ref in refs] for refs in columns)
+        shows = [ReplaydColumn(some, squeeze=flag) for some, flag in zip(cells, squeezed, strict=True)]
+        nest = rebuilt(outputs, shows)
         self._is_gated = self._is_gated or (facts is not None and facts.is_gated)
         self._bound_messages()
         with translated():
@@ -233,49 +234,36 @@ class CellWriter:
             self._writer._core.close_quietly(CLOSE_TIMEOUT_MS)
 
     def _append(self, data: Sequence[Any], *, partial_step: bool) -> list[WeakCellRef | None]:
-        arrays = [None if value is None else as_array(value) for value in data]
-        columns: list[_Column | None] = []
-        for number, array in enumerate(arrays):
-            columns.append(None if array is None else self._column(number, array))
+        arrays = {number: as_array(value) for number, value in enumerate(data) if value is not None}
+        columns: dict[int, _Column] = {}
         stored = self._stored
-        places: list[int] = []
-        values: list[NDArray[Any]] = []
-        for column, array in zip(columns, arrays, strict=True):
-            if column is None or array is None:
-                continue
-            width = width_for(array) if column.dtype == STRING else 0
-            place = next((at for wide, at in column.stored_in.items() if wide >= width), None)
-            if place is None:
-                place, stored = stored, stored + 1
+        for number, array in arrays.items():
+            known = self._columns.get(number)
+            if known is None:
+                columns[number] = _Column(array.dtype, array.shape, stored)
+                stored += 1
             else:
-                width = next(wide for wide, at in column.stored_in.items() if at == place)
-            places.append(place)
-            values.append(encode_strings(array, width) if width else array)
+                known.check(number, array)
+                columns[number] = known
         row: list[Any] = [None] * stored
-        for place, value in zip(places, values, strict=True):
-            row[place] = value
+        for number, column in columns.items():
+            row[column.place] = arrays[number]
         cells: Sequence[Any] = ()
         # A step without any value is no row; nor is its end, if what it has is in rows already.
-        if places or self._writer.step_is_open:
+        if columns or self._writer.step_is_open:
             with translated():
                 cells = self._writer.append(row, partial_step=partial_step)
         # Nothing below fails.
         self._stored = stored
+        self._columns.update(columns)
         if not partial_step:
             self._episode_steps += 1
             self._steps += 1
-        refs: list[WeakCellRef | None] = []
-        rest = iter(zip(places, values, strict=True))
-        for number, column in enumerate(columns):
-            if column is None:
-                refs.append(None)
-                continue
-            place, value = next(rest)
-            column.stored_in.setdefault(value.shape[-1] if column.dtype == STRING else 0, place)
-            self._columns.setdefault(number, column)
-            if number in self._chunk_length:
-                self._cells_in_chunk[number] = (self._cells_in_chunk.get(number, 0) + 1) % self._chunk_length[number]
-            refs.append(WeakCellRef(cells[place], column.dtype, column.shape))
+        for number in columns.keys() & self._chunk_length.keys():
+            self._cells_in_chunk[number] = (self._cells_in_chunk.get(number, 0) + 1) % self._chunk_length[number]
+        refs: list[WeakCellRef | None] = [None] * len(data)
+        for number, column in columns.items():
+            refs[number] = WeakCellRef(cells[column.place], column.dtype, column.shape)
         return refs
 
     def _split_open_step(self, most: int) -> None:
@@ -304,22 +292,6 @@ class CellWriter:
         counts = self._counts_items or not self._is_flushed
         alone = self._is_gated and counts and core.open_items < ALONE_ITEMS
         core.log.message_items = 1 if alone else self._message_items
-
-    def _column(self, number: int, array: NDArray[Any]) -> _Column:
-        column = self._columns.get(number)
-        if column is None:
-            return _Column(array.dtype, array.shape, {})
-        if array.dtype != column.dtype:
-            raise ValueError(
-                f"Tensor of wrong dtype provided for column {number}. Got {tf_name(array.dtype)} but expected "
-                f"{tf_name(column.dtype)}."
-            )
-        if array.shape != column.shape:
-            raise ValueError(
-                f"Tensor of incompatible shape provided for column {number}. Got {shape_text(array.shape)} which is "
-                f"incompatible with {shape_text(column.shape)}."
-            )
-        return column
 
     def _facts(self, table: str) -> TableFacts | None:
         try:
@@ -365,13 +337,3 @@ def _shown(name: Path, refs: Sequence[WeakCellRef], is_squeezed: bool) -> ShownC
                 f"and {tf_name(ref.dtype)}{shape_text(ref.shape)}"
             )
     return ShownColumn(name, first.dtype, first.shape if is_squeezed else (len(refs), *first.shape))
-
-
-def _parts(path: WirePath, refs: Sequence[WeakCellRef], is_squeezed: bool) -> list[tuple[WirePath, ReplaydColumn]]:
-    """The output columns of replayd, each with cells of one stored column, that together are this column."""
-    cells = [ref.cell for ref in refs]
-    marks = (STRING_MARK,) if refs[0].dtype == STRING else ()
-    if len({cell.column for cell in cells}) == 1:
-        return [((*path, *marks), ReplaydColumn(cells, squeeze=is_squeezed))]
-    runs = [list(run) for _, run in groupby(cells, key=lambda cell: cell.column)]
-    return [((*path, JOIN_MARK, number, *marks), ReplaydColumn(run)) for number, run in enumerate(runs)]

@@ -21,7 +21,7 @@ from replayd.compat.reverb._nests import (
     map_structure,
     unflatten_as,
 )
-from replayd.compat.reverb._trajectories import WirePath, columns_of, squeezed_of
+from replayd.compat.reverb._trajectories import columns_of
 from replayd.compat.reverb._values import numpy_dtype
 from replayd.compat.reverb.errors import DeadlineExceededError, translated
 from replayd.compat.reverb.replay_sample import ReplaySample, SampleInfo, numpy_info
@@ -151,7 +151,7 @@ class ReverbDataset(Elements):
         with translated():
             facts = directory.table(self._table)
             for item in items:
-                columns = columns_of(item.paths, item.arrays)
+                columns = columns_of(item.arrays)
                 if len(columns) != len(specs):
                     raise ValueError(
                         f"Inconsistent number of tensors received from table '{self._table}'.  Specification has "
@@ -217,29 +217,25 @@ class _Item:
     """A drawn item as it came, with the batch in which it did."""
 
     info: Any
-    paths: tuple[WirePath, ...]
     arrays: Sequence[NDArray[Any]]
     batch: SampledBatch
     index: int
 
     def squeezed(self) -> list[bool]:
         """Which of its columns have no axis of steps."""
-        return squeezed_of(self.paths, [output.squeeze for output in self.batch.windows.shown(self.index)])
+        return [output.squeeze for output in self.batch.windows.shown(self.index)]
 
 
 class _Items(ReplaydDataset):
     """Draws items as they are, and leaves all else to others."""
 
     def _elements(self, info: Any, paths: Any, arrays: Any) -> Any:
-        return ((info, paths, arrays),)
+        return ((info, arrays),)
 
     def _samples(self, parts: Sequence[SampledBatch]) -> Any:
         places = ((part, index) for part in parts for index in range(len(part)))
         drawn: Iterable[Any] = super()._samples(parts)
-        return [
-            _Item(info, paths, arrays, batch, index)
-            for (info, paths, arrays), (batch, index) in zip(drawn, places, strict=True)
-        ]
+        return [_Item(info, arrays, batch, index) for (info, arrays), (batch, index) in zip(drawn, places, strict=True)]
 
 
 class _Derived(Elements):

@@ -1,8 +1,4 @@
-"""Values as the incumbent takes them, as arrays; dtypes under TensorFlow's names; and strings as bytes of fixed width.
-
-Strings are not among replayd's dtypes. A string column is stored as uint8[*shape, W]: 4 bytes of length, the bytes,
-zeros. Which width W a column has is its writer's affair. Knows no paths, no columns.
-"""
+"""Values as the incumbent takes them, as arrays; dtypes under TensorFlow's names. Knows no paths, no columns."""
 
 from __future__ import annotations
 
@@ -16,9 +12,7 @@ from replayd_client.columns import DTYPES
 
 STRING: Final = np.dtype(object)
 """The dtype of a string column on this side: objects that are `bytes`."""
-LEAST_WIDTH: Final = 32
 _STORABLE: Final = frozenset(DTYPES.values())
-_LENGTH: Final = np.dtype("<u4")
 _TF_NAMES: Final = {"float16": "half", "float32": "float", "float64": "double", "object": "string"}
 
 
@@ -70,36 +64,6 @@ def shape_text(shape: Sequence[Any] | None) -> str:
     if shape is None:
         return "<unknown>"
     return f"[{','.join('?' if size is None else str(size) for size in shape)}]"
-
-
-def width_for(array: NDArray[Any]) -> int:
-    """The width that holds each of these strings, a power of two with some room."""
-    longest = max(map(len, array.ravel().tolist()), default=0) + _LENGTH.itemsize
-    return max(LEAST_WIDTH, 1 << (longest - 1).bit_length())
-
-
-def encode_strings(array: NDArray[Any], width: int) -> NDArray[np.uint8]:
-    """Strings [*shape] as uint8[*shape, width]; each must fit."""
-    rows = np.zeros((array.size, width), np.uint8)
-    for row, text in zip(rows, array.ravel().tolist(), strict=True):
-        packed = np.frombuffer(np.array(len(text), _LENGTH).tobytes() + text, np.uint8)
-        row[: packed.size] = packed
-    return rows.reshape(*array.shape, width)
-
-
-def decode_strings(array: NDArray[Any]) -> NDArray[Any]:
-    """uint8[*shape, W] as objects [*shape] that are bytes. Raises ValueError for what `encode_strings` did not make."""
-    if array.dtype != np.uint8 or array.ndim == 0 or array.shape[-1] < _LENGTH.itemsize:
-        raise ValueError("a column that says it has strings holds something else")
-    rows = np.ascontiguousarray(array).reshape(-1, array.shape[-1])
-    out = np.empty(len(rows), object)
-    for place, row in enumerate(rows):
-        packed = row.tobytes()
-        length = int.from_bytes(packed[: _LENGTH.itemsize], "little")
-        if length > len(packed) - _LENGTH.itemsize:
-            raise ValueError("a string says it is longer than its column is wide")
-        out[place] = packed[_LENGTH.itemsize : _LENGTH.itemsize + length]
-    return out.reshape(array.shape[:-1])
 
 
 def _strings(array: NDArray[Any]) -> NDArray[Any]:

@@ -209,9 +209,9 @@ class Client:
             info = batch.info
             fields = (info.key, info.probability, info.table_size, facts.shown(info.priority), info.times_sampled)
             rows = zip(*(field.tolist() for field in fields), strict=True)
-            for row, (paths, arrays) in zip(rows, batch, strict=True):
+            for row, (_, arrays) in zip(rows, batch, strict=True):
                 taken += 1
-                columns = columns_of(paths, arrays)
+                columns = columns_of(arrays)
                 if emit_timesteps:
                     yield _timesteps(SampleInfo(*row), columns, structure)
                 else:
