@@ -40,6 +40,9 @@ MIN_COMPRESSED_BYTES = 128
 WriterCodec = Literal["auto", "raw"]
 """How a writer stores its columns: each compressed where that pays, as `ColumnCodec` finds out; or never."""
 
+VIEWED_BYTES = 4096
+"""Raw rows from this size on are joined with the others of a chunk without a copy before."""
+
 Blob = tuple[bytes | memoryview, int, int]
 """Stored bytes, codec and flags."""
 
@@ -66,7 +69,8 @@ def encode_column(rows: NDArray[Any], choice: Choice) -> Blob:
         stored = _compress(_difference(rows) if choice.delta else rows, choice, rows.itemsize)
         if stored is not None and len(stored) < rows.nbytes:
             return stored, BLOSC2, DELTA if choice.delta else 0
-    return _bytes_of(rows).data, RAW, 0
+    # A view of small rows takes longer to make than a copy.
+    return (rows.tobytes() if rows.nbytes < VIEWED_BYTES else _bytes_of(rows).data), RAW, 0
 
 
 def decode_column(buffer: bytes | memoryview, codec: int, flags: int, out: NDArray[Any]) -> None:
@@ -171,7 +175,7 @@ def encode_chunk(
     records: list[int] = []
     parts: list[bytes | memoryview] = []
     for column, array, codec, has in zip(schema.columns, arrays, codecs, present, strict=True):
-        if array.dtype != column.array_dtype or array.shape != (rows, *column.shape):
+        if array.dtype != column.array_dtype or len(array) != rows or array.shape[1:] != column.shape:
             raise DataError(f"{column} over {rows} rows cannot hold {array.dtype.name}{list(array.shape)}")
         limit = MAX_BLOB_BYTES
         if column.is_variable:
@@ -196,7 +200,8 @@ def encode_chunk(
         parts.append(stored)
         size += len(stored)
         records.append(size | number << 32 | (flags | more_flags) << 40)
-    return np.array(records, "<u8").view(BLOB_RECORD), b"".join(parts)
+    # Not by a view: numpy checks in Python whether one of a structured dtype is safe, for longer than all the rest.
+    return np.frombuffer(np.array(records, "<u8"), BLOB_RECORD), b"".join(parts)
 
 
 def check_writer_codec(codec: str) -> None:

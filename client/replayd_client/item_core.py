@@ -47,15 +47,15 @@ class ItemCore(WriterCore):
         return self.call("create_item", self.add_item, table, checked_priority(priority), window)
 
     def add_item(self, table: str, priority: float, window: Window) -> ItemHandle:
-        """Inside a call: an item of this window. Raises SignatureError and UnknownTableError, if items are checked."""
-        shape = window.shape
+        """Inside a call: an item of this window as of now. Raises SignatureError and UnknownTableError, if items are
+        checked."""
         # The directory knows that too, by a hash of all that is shown, which takes longer than the rest of this.
-        if self._validate_items and shape.fits.get(table) != self._directory.version:
-            self._directory.check(table, shape.shown, deadline_after(self._timeout_ms))
-            shape.fits[table] = self._directory.version
-        handle = ItemHandle(table, self.wait_for)
-        first, last = window.end + shape.first, window.end + shape.last
-        self.log.add_item(handle, priority, first, last, shape.template, time.monotonic())
+        if self._validate_items and window.fits.get(table) != self._directory.version:
+            self._directory.check(table, window.shown, deadline_after(self._timeout_ms))
+            window.fits[table] = self._directory.version
+        handle, log = ItemHandle(table, self.wait_for), self.log
+        first, last = log.rows + window.first, log.rows + window.last
+        log.add_item(handle, priority, first, last, window.template, time.monotonic())
         return handle
 
     def know_tables(self) -> None:

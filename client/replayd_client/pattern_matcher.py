@@ -19,7 +19,7 @@ from replayd_client.errors import DataError
 from replayd_client.history import TrajectoryColumn
 from replayd_client.structure import Path, Structure, flatten, path_text
 from replayd_client.structured import Config, TdErrorPriority
-from replayd_client.windows import Window, Windows, WindowShape
+from replayd_client.windows import Window, Windows
 
 log = logging.getLogger("replayd_client")
 
@@ -202,10 +202,10 @@ class PatternMatcher:
         if first < own.oldest_row or not self._all_present(config, first, end):
             return None
         if state.width != len(own.column_of):
-            state.shape = self._windows.of_columns(config.structure.paths, _columns(config, own, end)).shape
+            state.window = self._windows.of_columns(config.structure.paths, _columns(config, own, end))
             state.width = len(own.column_of)
-        assert state.shape is not None, "it is known for as many columns as there are"
-        window = Window(end, state.shape)
+        window = state.window
+        assert window is not None, "it is known for as many columns as there are"
         if isinstance(config.priority, TdErrorPriority):
             place = next(place for place, node in enumerate(config.nodes) if node.path == config.priority.path)
             errors = _columns(config, own, end)[place].numpy()
@@ -240,10 +240,10 @@ def _columns(config: Config, log: ChunkLog, end: int) -> list[TrajectoryColumn]:
 class _State:
     """A config, when it was last looked at and applied, and what its windows have in common.
 
-    Steps are counted from 1 over all episodes. The shape of its windows is known for a number of columns.
+    Steps are counted from 1 over all episodes. Its window is known for a number of columns.
     """
 
-    __slots__ = ("applied_at", "config", "counted_at", "reach", "shape", "steps_since_applied", "width")
+    __slots__ = ("applied_at", "config", "counted_at", "reach", "steps_since_applied", "width", "window")
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -252,4 +252,4 @@ class _State:
         self.counted_at = 0
         self.applied_at = 0
         self.width = 0
-        self.shape: WindowShape | None = None
+        self.window: Window | None = None

@@ -65,7 +65,7 @@ class TrajectoryWriter(WriterLife):
         self._core.call("append", self._steps.append, data, partial_step)
         log = self._core.log
         is_known = self._steps.structure is self._history_of
-        if is_known and self._names is not None and log.presence.is_complete(log.rows - 1):
+        if is_known and self._names is not None and log.presence.dense_from < log.rows:
             return newest_named(log, self._names)
         structure = self._known_structure()
         return structure.rebuild(newest_cells(log, self._columns))

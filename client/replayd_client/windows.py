@@ -23,8 +23,9 @@ Shown = tuple[tuple[Path, str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WindowShape:
-    """What windows of equal picks have in common, wherever they lie; rows count from the row behind the newest one."""
+class Window:
+    """Which rows an item shows, and how. Rows count from the row behind the newest one, so that what is equal at two
+    steps is one window, which is found out once."""
 
     first: int
     last: int
@@ -36,29 +37,8 @@ class WindowShape:
     """Tables that it is known to fit, and in which version of the directory."""
 
 
-@dataclass(slots=True)
-class Window:
-    """Where an item lies in its writer's rows, and how it shows them."""
-
-    end: int
-    """The row that the shape counts from."""
-    shape: WindowShape
-
-    @property
-    def first_row(self) -> int:
-        return self.end + self.shape.first
-
-    @property
-    def last_row(self) -> int:
-        return self.end + self.shape.last
-
-    @property
-    def template(self) -> bytes:
-        return self.shape.template
-
-
 class Windows:
-    """Makes windows of picks; remembers the shapes of those it has made, of which a run has few."""
+    """Makes windows of picks, and remembers them: a run has few that differ."""
 
     __slots__ = ("_dicts", "_known", "_log", "_structure", "_width")
 
@@ -68,18 +48,18 @@ class Windows:
         self._log = log
         self._width = 0
         self._structure = Structure([])
-        self._known: dict[Any, WindowShape] = {}
-        self._dicts: dict[Any, WindowShape] = {}
+        self._known: dict[Any, Window] = {}
+        self._dicts: dict[Any, Window] = {}
 
     def of(self, trajectory: Any) -> Window:
-        """The window of a nest of TrajectoryColumn: from its oldest to its newest cell.
+        """The window of a nest of TrajectoryColumn, from its oldest to its newest cell, as of now.
 
         Raises TypeError for another leaf, DataError if there is none, if cells have expired or are another writer's.
         """
         if type(trajectory) is dict:
-            shape = self._shape_of_dict(trajectory)
-            if shape is not None:
-                return Window(self._log.rows, shape)
+            window = self._of_dict(trajectory)
+            if window is not None:
+                return window
         try:
             columns = self._structure.leaves(trajectory)
         except DataError:
@@ -99,8 +79,8 @@ class Windows:
         log = self._log
         if not columns:
             raise DataError("a trajectory needs at least one column")
-        end = columns[0]._end
-        # The paths are told by identity, for which their hash takes too long: a shape keeps its own alive.
+        end = log.rows
+        # The paths are told by identity, for which their hash takes too long: a window keeps its own alive.
         key: Any = [id(paths)]
         for column in columns:
             if column._end != end or column._log is not log:
@@ -113,26 +93,25 @@ class Windows:
         if end + known.first < log.oldest_row:
             for column in columns:
                 column.check()
-        return Window(end, known)
+        return known
 
-    def all_columns(self, first: int, last: int) -> Window:
-        """The window of rows `first` to `last` with every column. Raises DataError if one of them lacks one."""
+    def all_columns(self, rows: int) -> Window:
+        """The window of the newest `rows` rows with every column. Raises DataError if one of them lacks one."""
         log = self._log
-        if first < log.presence.dense_from:
+        if log.rows - rows < log.presence.dense_from:
             for path, column in log.column_of.items():
-                TrajectoryColumn.of(log, column, range(first, last + 1), False, path)
-        rows = last + 1 - first
+                TrajectoryColumn.of(log, column, range(log.rows - rows, log.rows), False, path)
         known = self._known.get(rows) if self._width == len(log.column_of) else None
         if known is None:
             picks: list[Pick] = [(column, False, range(-rows, 0)) for column in log.column_of.values()]
             known = self._remember(rows, list(log.column_of), picks)
-        return Window(last + 1, known)
+        return known
 
-    def _shape_of_dict(self, trajectory: dict[str, Any]) -> WindowShape | None:
-        """The shape of a dict of picks of this step, if there was one like it.
+    def _of_dict(self, trajectory: dict[str, Any]) -> Window | None:
+        """The window of a dict of picks of this step, if there was one like it.
 
         A run has few kinds of items, and most of them are that: 2 µs for five columns, where to take the dict apart, to
-        check its leaves and to look for their shape takes 4.5.
+        check its leaves and to look for their window takes 4.5.
         """
         log = self._log
         end = log.rows
@@ -144,17 +123,17 @@ class Windows:
                 key.append(column._pick)
         except AttributeError:
             return None  # No pick.
-        shape = self._dicts.get(tuple(key))
-        if shape is None or self._width != len(log.column_of) or end + shape.first < log.oldest_row:
+        window = self._dicts.get(tuple(key))
+        if window is None or self._width != len(log.column_of) or end + window.first < log.oldest_row:
             return None
-        return shape
+        return window
 
     def _remember_dict(self, trajectory: dict[str, Any], window: Window) -> None:
         columns = trajectory.values()
-        if all(type(column) is TrajectoryColumn and column._end == window.end for column in columns):
+        if all(type(column) is TrajectoryColumn and column._end == self._log.rows for column in columns):
             if len(self._dicts) >= self.KNOWN:
                 self._dicts.clear()
-            self._dicts[*trajectory, *[column._pick for column in columns]] = window.shape
+            self._dicts[*trajectory, *[column._pick for column in columns]] = window
 
     def _moved(self, column: TrajectoryColumn) -> TrajectoryColumn:
         """The same cells, counted from the row behind the newest one of now."""
@@ -167,16 +146,16 @@ class Windows:
         moved._pick = (number, squeeze, shifted(rows, column._end - log.rows))
         return moved
 
-    def _remember(self, key: Any, paths: Sequence[Path], picks: Sequence[Pick]) -> WindowShape:
+    def _remember(self, key: Any, paths: Sequence[Path], picks: Sequence[Pick]) -> Window:
         if len(self._known) >= self.KNOWN or self._width != len(self._log.column_of):
             # What is all columns, and so needs no template, is not so any more once there is another one.
             self._known.clear()
             self._dicts.clear()
             self._width = len(self._log.column_of)
-        shape = self._known[key] = self._described(paths, picks)
-        return shape
+        window = self._known[key] = self._described(paths, picks)
+        return window
 
-    def _described(self, paths: Sequence[Path], picks: Sequence[Pick]) -> WindowShape:
+    def _described(self, paths: Sequence[Path], picks: Sequence[Pick]) -> Window:
         log = self._log
         assert log.schema is not None, "a cell has a column"
         limits = [bounds(rows) for _, _, rows in picks]
@@ -191,7 +170,7 @@ class Windows:
         # Later columns are not in these rows' chunks yet, or nothing is there; then this is not all that they have.
         if outputs != [(path, False, ((number, ()),)) for path, number in log.column_of.items()]:
             template = Template(tuple(OutputColumn(*output) for output in outputs)).encode()
-        return WindowShape(first, last, template, tuple(shown), paths)
+        return Window(first, last, template, tuple(shown), paths)
 
 
 def _parts(pick: Pick, first: int, last: int) -> tuple[Part, ...]:

@@ -62,8 +62,7 @@ class Writer(WriterLife):
                 f"num_timesteps must be between 1 and the {kept} steps that are kept, got {num_timesteps} "
                 f"(max_sequence_length is {steps.keep_rows})"
             )
-        last = steps.rows - 1
-        return self._core.create_item(table, priority, self._windows.all_columns(last - num_timesteps + 1, last))
+        return self._core.create_item(table, priority, self._windows.all_columns(num_timesteps))
 
     def flush(self, timeout_ms: float | Literal["own"] | None = "own") -> None:
         """Send what there is and wait until it is acknowledged, as long as the writer's own `timeout_ms` says unless

@@ -84,8 +84,10 @@ class WriterCore:
     def call(self, what: str, do: Callable[..., T], *arguments: Any) -> T:
         """Let `do` add steps and items to the log, once there is room. Raises DeadlineExceededError if there is none in
         time, and then nothing was done."""
-        with self._lock:
-            # Asked here first: this is called twice a step, and as a rule neither has anything to do.
+        # Not `with`, which takes 0.6 µs here and this 0.3; it is called twice a step. What it asks before it calls is
+        # what as a rule makes the calls needless.
+        self._lock.acquire()
+        try:
             if self._closed or self._refusals or self._is_foreign:
                 self._enter()
             if self._standing & FULL:
@@ -96,6 +98,8 @@ class WriterCore:
                 # What is added to others like it leaves with them, or is due after them.
                 if self._outbox.standing != self._standing:
                     self._moved()
+        finally:
+            self._lock.release()
 
     def report(self) -> WriterReport:
         with self._lock:

@@ -44,7 +44,8 @@ class Pen:
     def create(self, trajectory: Any) -> None:
         window = self.windows.of(trajectory)
         handle = ItemHandle("t")
-        self.log.add_item(handle, 1.0, window.first_row, window.last_row, window.template, 0.0)
+        rows = self.log.rows
+        self.log.add_item(handle, 1.0, rows + window.first, rows + window.last, window.template, 0.0)
         self.handles.append(handle)
 
     def ship(self) -> None:
