@@ -6,21 +6,27 @@ Numbers are packed in arrays, so nothing but compression is done per item in Pyt
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client.batch_rows import Rows
+from replayd_client.chunk import PACKED_PAYLOAD_BYTES
 from replayd_client.codecs import WriterCodec
 from replayd_client.columns import Schema
 from replayd_client.equal_chunks import EqualChunksEncoder
-from replayd_client.messages import ChunkBatch, ItemBatch
+from replayd_client.messages import Buffer, ChunkBatch, ItemBatch
 
 MESSAGE_BYTES = 8 << 20
 """Payload bytes of a message, about. A message costs its server about a millisecond beside its bytes, so it has many;
 more would only keep others waiting that come after it."""
 MESSAGE_CHUNKS, MESSAGE_ITEMS, MESSAGE_BLOBS = 4096, 16384, 65536
 """The most of each in one message; the server's limits lie above."""
+
+
+Made = tuple[ChunkBatch, ItemBatch]
+"""Chunks and the items that show them, one each a table: a message, or what is to be part of one."""
 
 
 class BatchMessages:
@@ -51,7 +57,7 @@ class BatchMessages:
 
     def message(
         self, rows: Rows, priorities: Mapping[str, NDArray[np.float64]], part: slice, *, may_lend: bool
-    ) -> tuple[ChunkBatch, ItemBatch]:
+    ) -> Made:
         """The next message, of these trajectories and of priorities [B] for each table.
 
         With `may_lend` its body may be the memory of `rows` itself.
@@ -81,3 +87,69 @@ class BatchMessages:
             table_of=np.repeat(np.arange(len(tables), dtype="<u2"), n),
         )
         return chunks, items
+
+
+def joined(parts: list[Made]) -> Made:
+    """One message of several that were made one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    chunks, items = [chunks for chunks, _ in parts], [items for _, items in parts]
+    tables = list(dict.fromkeys(table for each in items for table in each.tables))
+    return (
+        ChunkBatch(
+            first=chunks[0].first,
+            rows=np.concatenate([each.rows for each in chunks]),
+            schemas=chunks[0].schemas,
+            records=b"".join([each.records for each in chunks]),
+            body=_packed([frame for each in chunks for frame in each.body]),
+            episodes=np.concatenate([each.episodes for each in chunks if each.episodes is not None]),
+        ),
+        ItemBatch(
+            tables=tables,
+            chunk=np.concatenate([each.chunk for each in items]),
+            length=np.concatenate([each.length for each in items]),
+            priority=np.concatenate([each.priority for each in items]),
+            table_of=np.concatenate([_table_of(each, tables) for each in items]) if len(tables) > 1 else None,
+        ),
+    )
+
+
+def _table_of(items: ItemBatch, tables: list[str]) -> NDArray[np.uint16]:
+    """The place of each item's table among these."""
+    places = np.array([tables.index(table) for table in items.tables], "<u2")
+    return np.full(len(items), places[0]) if items.table_of is None else places[items.table_of]
+
+
+def _packed(frames: list[Buffer]) -> list[Buffer]:
+    """Fewer frames: matrices that lie one behind the other in memory as one, and small payloads together."""
+    body: list[Buffer] = []
+    small: list[bytes] = []
+    for frame in frames:
+        if isinstance(frame, bytes) and len(frame) < PACKED_PAYLOAD_BYTES:
+            small.append(frame)
+            continue
+        if small:
+            body.append(b"".join(small))
+            small = []
+        last: Any = body[-1] if body else None
+        if _is_matrix(frame) and _is_matrix(last) and frame.base is last.base and _address(frame) == _end(last):
+            start = _address(last) - _address(frame.base)
+            body[-1] = frame.base[None, start : start + last.nbytes + frame.nbytes]
+        else:
+            body.append(frame)
+    if small:
+        body.append(b"".join(small))
+    return body
+
+
+def _is_matrix(frame: Buffer) -> bool:
+    """Whether it is raw payloads that share a frame, in memory of which there may be more; alone they are vectors."""
+    return isinstance(frame, np.ndarray) and frame.ndim == 2 and frame.base is not None
+
+
+def _end(array: NDArray[np.uint8]) -> int:
+    return _address(array) + array.nbytes
+
+
+def _address(array: NDArray[np.uint8]) -> int:
+    return int(array.__array_interface__["data"][0])

@@ -24,8 +24,10 @@ OWN_FRAME_BYTES = 128 * 1024
 A frame that is sent from where it lies costs its sender 20 µs, whatever its size, since pyzmq learns by a message to a
 thread of its own when the memory is free again; a copy costs as much for 100 kB. So what is smaller shares the 20 µs.
 """
+BLOCK_BYTES = 8 << 20
+"""Memory that columns are gathered in, a message's worth; only what is used of it is ever touched."""
 KEPT_BYTES = 40 << 20
-"""Buffers kept for the next messages, in all: for what a stream has on its way at most, and one message more."""
+"""Blocks kept for the next messages, in all: for what a stream has on its way at most, and one message more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +47,7 @@ class EqualChunksEncoder:
     def __init__(self, schema: Schema, codec: WriterCodec) -> None:
         self._schema = schema
         self._codecs = [ColumnCodec(column, codec) for column in schema.columns]
-        self._buffers: list[NDArray[np.uint8]] = []
+        self._memory = _Blocks()
 
     def encode(self, arrays: list[NDArray[Any]], *, may_lend: bool) -> EqualChunks:
         """Chunks of arrays [n, T, *shape] in schema order, C-contiguous, n ≥ 1.
@@ -74,27 +76,53 @@ class EqualChunksEncoder:
     def _gathered(self, columns: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
         """The columns' rows side by side, uint8[n, bytes of all]."""
         count, width = len(columns[0]), sum(column.shape[1] for column in columns)
-        matrix = self._buffer(count * width).reshape(count, width)
+        matrix = self._memory.take(count * width).reshape(count, width)
         start = 0
         for column in columns:
             matrix[:, start : start + column.shape[1]] = column
             start += column.shape[1]
         return matrix
 
-    def _buffer(self, nbytes: int) -> NDArray[np.uint8]:
-        """Memory that nothing refers to any more, neither a message that may be sent again nor libzmq.
 
-        Fresh memory costs more than the copy into it: 0.7 to 2 µs for each page of 4 KiB that is touched first.
-        """
-        for index in range(len(self._buffers)):
-            # Two: the list's and the argument's. A view of the buffer would be a third.
-            if len(self._buffers[index]) >= nbytes and sys.getrefcount(self._buffers[index]) == 2:
-                return self._buffers[index][:nbytes]
-        buffer = np.empty(nbytes, np.uint8)
-        self._buffers.append(buffer)
-        while sum(map(len, self._buffers)) > KEPT_BYTES:
-            del self._buffers[0]
-        return buffer[:]
+class _Blocks:
+    """Memory for what is gathered, used again when nothing refers to it any more: neither a message that may be sent
+    again nor libzmq. Pieces that are taken one after the other lie so, where a block has room.
+
+    Fresh memory costs more than the copy into it: 0.7 to 2 µs for each page of 4 KiB that is touched first.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: list[NDArray[np.uint8]] = []
+        """The last one is in use."""
+        self._used = 0
+
+    def take(self, nbytes: int) -> NDArray[np.uint8]:
+        if not self._blocks or not self._fits(nbytes):
+            self._turn(nbytes)
+        start = self._used
+        self._used += nbytes
+        return self._blocks[-1][start : self._used]
+
+    def _fits(self, nbytes: int) -> bool:
+        if self._is_free(-1):
+            self._used = 0
+        return self._used + nbytes <= len(self._blocks[-1])
+
+    def _turn(self, nbytes: int) -> None:
+        """Go on in a block that is free, the longest unused if there is one, or in a new one."""
+        for index in range(len(self._blocks)):
+            if len(self._blocks[index]) >= nbytes and self._is_free(index):
+                self._blocks.append(self._blocks.pop(index))
+                break
+        else:
+            self._blocks.append(np.empty(max(nbytes, BLOCK_BYTES), np.uint8))
+            while len(self._blocks) > 1 and sum(map(len, self._blocks)) > KEPT_BYTES:
+                del self._blocks[0]
+        self._used = 0
+
+    def _is_free(self, index: int) -> bool:
+        # Two: the list's and the argument's. A view of the block would be a third.
+        return sys.getrefcount(self._blocks[index]) == 2
 
 
 def _one_by_one(encoded: list[tuple[NDArray[np.void], bytes]]) -> EqualChunks:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from replayd_client.codecs import ColumnCodec, encode_chunk
 from replayd_client.columns import Column, Schema
-from replayd_client.equal_chunks import KEPT_BYTES, OWN_FRAME_BYTES, EqualChunksEncoder
+from replayd_client.equal_chunks import BLOCK_BYTES, KEPT_BYTES, OWN_FRAME_BYTES, EqualChunksEncoder, _Blocks
 from replayd_client.messages import BLOB_RECORD
 
 Arrays = list[NDArray[Any]]
@@ -86,33 +86,48 @@ def test_a_single_raw_column_is_not_copied() -> None:
     assert np.shares_memory(encoded.body[0], array)
 
 
+def place(body: list[Any]) -> int:
+    return int(body[0].__array_interface__["data"][0])
+
+
 def test_gathered_columns_use_memory_again_that_nothing_refers_to() -> None:
     arrays = [noise(8, 1, 1000), noise(8, 1, 10, seed=1)]
     encoder = EqualChunksEncoder(schema_of(arrays), "raw")
-
-    def place(body: list[Any]) -> int:
-        return int(body[0].__array_interface__["data"][0])
-
     first = encoder.encode(arrays, may_lend=True)
     assert not first.is_lent
-    before = joined(first.body)
+    before, where = joined(first.body), place(first.body)
     second = encoder.encode([array[::-1].copy() for array in arrays], may_lend=True)
-    assert place(second.body) != place(first.body)
+    assert place(second.body) == where + len(before), "pieces lie one behind the other"
     assert joined(first.body) == before
     part = first.body[0][2:5]
-    where = place(first.body)
-    del first
+    del first, second
     assert place(encoder.encode(arrays, may_lend=True).body) != where, "a part of it is still referred to"
     del part
     assert place(encoder.encode(arrays, may_lend=True).body) == where
 
 
-def test_kept_buffers_are_bounded() -> None:
-    arrays = [noise(1, 1, KEPT_BYTES // 16), noise(1, 1, 10)]
+def test_a_block_that_is_referred_to_is_left_alone_when_others_are_full() -> None:
+    arrays = [noise(1, 1, BLOCK_BYTES // 12), noise(1, 1, 10)]
     encoder = EqualChunksEncoder(schema_of(arrays), "raw")
-    on_their_way = [encoder.encode(arrays, may_lend=True) for _ in range(10)]
-    assert sum(map(len, encoder._buffers)) <= KEPT_BYTES
-    assert len({joined(encoded.body) for encoded in on_their_way}) == 1
+    kept = encoder.encode(arrays, may_lend=True)
+    before = joined(kept.body)
+    others = [
+        joined(encoder.encode([array[:, :, ::-1].copy() for array in arrays], may_lend=True).body) for _ in range(20)
+    ]
+    assert len(set(others)) == 1
+    assert joined(kept.body) == before
+
+
+@pytest.mark.parametrize("nbytes", [BLOCK_BYTES // 3, KEPT_BYTES // 2, 2 * KEPT_BYTES])
+def test_what_is_kept_is_bounded_whatever_is_on_its_way(nbytes: int) -> None:
+    blocks = _Blocks()
+    on_their_way = [blocks.take(nbytes) for _ in range(20)]
+    for number, piece in enumerate(on_their_way):
+        piece[:1] = number
+    assert [int(piece[0]) for piece in on_their_way] == list(range(20))
+    assert sum(map(len, blocks._blocks)) <= max(KEPT_BYTES, nbytes)
+    del piece, on_their_way
+    assert len({blocks.take(nbytes).__array_interface__["data"][0] for _ in range(5)}) == 1
 
 
 def test_data_that_becomes_compressible_is_found_out() -> None:
