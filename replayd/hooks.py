@@ -178,7 +178,7 @@ class Hooks:
         for extension in self._listeners[hook]:
             try:
                 getattr(extension, hook)(self.access, *(view.copy() for view in arguments))
-            except (Exception, SystemExit) as error:  # Foreign code: its fault is told, and is not the table's.
+            except BaseException as error:  # Foreign code: whatever it raises is its own fault, and not the table's.
                 self.fault(f"{hook} of extension {type(extension).__name__}", error)
 
     def drop_wishes(self) -> None:

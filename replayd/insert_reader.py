@@ -74,7 +74,8 @@ def _records(raw: bytes, rows: Int64s, schemas: list[Schema], schema_of: Int64s)
         first = raw[: len(schemas[0].columns) * BLOB_RECORD.itemsize]
         if raw == first * len(rows) and (rows == rows[0]).all():
             # Raw chunks of one length all look the same: one check serves them all.
-            return np.frombuffer(raw, "<u8"), np.full(len(rows), _chunk_bytes(first, schemas[0], int(rows[0])))
+            nbytes = _chunk_bytes(first, schemas[0], int(rows[0]))
+            return np.frombuffer(raw, "<u8"), np.full(len(rows), nbytes)
     if len(raw) != blobs * BLOB_RECORD.itemsize:
         raise BadMessage(f"blobs has {len(raw)} bytes, {blobs} records need {blobs * BLOB_RECORD.itemsize}")
     starts = np.cumsum(widths) - widths

@@ -59,8 +59,7 @@ ENTER_TOGETHER = 4096
 def next_to_enter(parked: Iterable[PendingInsert], room: int) -> list[PendingInsert]:
     """The parked inserts that enter next: the first, and of those behind it as many as there is room for.
 
-    What the table has afterwards is the same as if they had entered one by one; but a sample that waits finds all of
-    them, not the first alone.
+    What the table has afterwards is the same as if they had entered one by one.
     """
     group: list[PendingInsert] = []
     for pending in parked:

@@ -191,7 +191,7 @@ class Table:
     def pump(self, now: float) -> list[Outcome]:
         """Serve both queues, oldest first, until neither can move."""
         outcomes: list[Outcome] = []
-        while self._pump_inserts(now, outcomes) or self._pump_samples(outcomes):
+        while self._pump_inserts(now, outcomes) | self._pump_samples(outcomes):
             pass
         self.blocked["insert"].runs(bool(self.pending_inserts), now)
         self.blocked["sample"].runs(bool(self.pending_samples), now)
@@ -297,10 +297,11 @@ class Table:
 
     def _pump_inserts(self, now: float, outcomes: list[Outcome]) -> bool:
         moved = False
-        while self.pending_inserts and "insert" not in self.paused:
+        # A sample that waits is served after the first message that suffices, whatever came with that.
+        while self.pending_inserts and "insert" not in self.paused and not (moved and self.pending_samples):
             # With a remover that may choose among the newest the first must be in before the second comes.
             room = ENTER_TOGETHER if isinstance(self.remover, Fifo) else self.max_size - self.size
-            group = next_to_enter(self.pending_inserts, 0 if self._extensions else room)
+            group = next_to_enter(self.pending_inserts, 0 if self._extensions or self.pending_samples else room)
             n = self.limiter.insertable(sum(map(len, group)))
             if n == 0:
                 break

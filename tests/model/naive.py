@@ -81,6 +81,9 @@ class NaiveTable:
                 self.insert(item)
                 applied.append(ticket)
                 moved = True
+                # One message, then whoever waits for it.
+                if self.pending_samples and self.pending_inserts and self.pending_inserts[0][0] != ticket:
+                    break
             while self.pending_samples and "sample" not in self.paused and self.head_may_pass():
                 request = self.pending_samples[0]
                 request.kept += self.draw(request.n - len(request.kept))
