@@ -21,8 +21,7 @@ from replayd.interned import Interned
 from replayd.items import NOT_FOUND, Items
 from replayd.limits import WISH_ROUNDS
 from replayd.messages import Float64s, Int64s, Uint64s
-
-HOOKS = ("on_insert", "on_sample", "on_update", "on_delete", "on_reset")
+from replayd.table_arguments import HOOKS
 
 NEIGHBOUR_REACH = 128
 """Items before and behind, in order of insertion, among which neighbours of the same stream are looked for."""

@@ -39,7 +39,7 @@ from replayd.rate_limiters import Queue, RateLimiter, Stack
 from replayd.room import Room
 from replayd.selectors import Fifo, Lifo, Selector, from_description
 from replayd.showing import Showing
-from replayd.table_arguments import check_arguments
+from replayd.table_arguments import check_arguments, check_extensions
 from replayd.table_proof import prove
 from replayd_client.specs import signature_of
 
@@ -48,9 +48,9 @@ class Table:
     """A named collection of items and its policies.
 
     `sampler` and `remover` are selectors (`replayd.selectors`), `rate_limiter` one of `replayd.rate_limiters`; each
-    object serves one table. `max_size` items at most; the remover takes the excess after an insert. An item leaves when
-    it has been sampled `max_times_sampled` times (0: never). `signature`: what items must look like, a nest of specs
-    with `shape` (rows first, None for any size) and `dtype`; None for anything. `extensions`: see `replayd.extensions`.
+    object serves one table. `max_size` items at most: once all items of a message are in, the remover takes the excess
+    (Reverb's after each item). An item leaves when it was sampled `max_times_sampled` times (0: never). `signature`: a
+    nest of specs with `shape` (rows first, None for any size) and `dtype`. `extensions`: see `replayd.extensions`.
     Raises TypeError for an argument of a wrong kind, ValueError for a value that makes no sense or is in use elsewhere.
     """
 
@@ -73,7 +73,7 @@ class Table:
         self.max_size = max_size
         self.max_times_sampled = max(0, max_times_sampled)
         self.limiter = rate_limiter
-        self._extensions = tuple(extensions)
+        self._extensions = check_extensions(name, extensions)
         self._signature = signature
         self.signature: Sequence[SignatureColumn] | None = (
             None if signature is None else [SignatureColumn(*column) for column in signature_of(signature)]

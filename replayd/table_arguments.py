@@ -4,6 +4,7 @@ end.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any
 
@@ -12,6 +13,27 @@ from replayd.limits import NAME_BYTES
 from replayd.rate_limiters import RateLimiter
 
 _SELECTOR_METHODS = ("add", "remove", "update", "clear", "draw", "describe", "validate")
+
+
+HOOKS = ("on_insert", "on_sample", "on_update", "on_delete", "on_reset")
+"""What an extension may have."""
+
+
+def check_extensions(name: str, extensions: Any) -> tuple[Any, ...]:
+    """The extensions; raises TypeError for what is none, which would be silent for ever."""
+    if isinstance(extensions, str | bytes):
+        raise TypeError(f"table {name!r}: extensions must be a sequence of objects, got {extensions!r}")
+    found = tuple(extensions)
+    for extension in found:
+        if isinstance(extension, type):
+            raise TypeError(f"table {name!r}: {extension!r} is a class; did you mean {extension.__name__}()?")
+        hooks = [getattr(extension, hook) for hook in HOOKS if hasattr(extension, hook)]
+        if not hooks or not all(callable(hook) for hook in hooks):
+            raise TypeError(f"table {name!r}: an extension has methods of {', '.join(HOOKS)}; got {extension!r}")
+        waiting = [hook.__name__ for hook in hooks if inspect.iscoroutinefunction(hook)]
+        if waiting:
+            raise TypeError(f"table {name!r}: {waiting[0]} of {extension!r} is async; nobody would await it")
+    return found
 
 
 def check_arguments(name: Any, sampler: Any, remover: Any, max_size: int, rate_limiter: Any) -> None:

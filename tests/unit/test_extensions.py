@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -81,6 +82,34 @@ def test_an_extension_hears_of_everything_in_batches(made: list[Service]) -> Non
         ("on_delete", [2], [5.0], [2]),
         ("on_reset", [], [], []),
     ]
+
+
+class _Sync:
+    def on_insert(self, access: Any, items: Any) -> None: ...
+
+
+class _Async:
+    async def on_insert(self, access: Any, items: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "extensions", ["abc", [_Sync], [object()], [_Async()], 3, [type("Typo", (), {"on_insret": 1})()]]
+)
+def test_what_would_never_be_called_is_no_extension(extensions: Any) -> None:
+    with pytest.raises(TypeError):
+        fifo(extensions=extensions)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, SystemExit, asyncio.CancelledError, BaseException])
+def test_nothing_that_a_hook_raises_ends_the_daemon(made: list[Service], error: type[BaseException]) -> None:
+    class Faulty:
+        def on_insert(self, access: Any, items: Any) -> None:
+            raise error
+
+    made.append(s := service(fifo(extensions=[Faulty()])))
+    ask(s, StreamWriter().insert([b"a"], [(0, 1)]))
+    assert s.tables["t"].size == 1
+    assert len(s.faults) == 1
 
 
 @pytest.mark.parametrize("hook", ["on_insert", "on_sample", "on_update", "on_delete", "on_reset"])
