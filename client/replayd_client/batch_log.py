@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ class BatchLog:
         self._maker: BatchMessages | None = None
         self._full: deque[list[Made]] = deque()
         self._open: list[Made] = []
-        self._fill = np.zeros(4, np.int64)
+        self._fill: tuple[int, ...] = (0,) * len(_MOST)
         """Bytes, chunks, items and blobs of the open message."""
         self._items = 0
         self._since: float | None = None
@@ -61,12 +62,12 @@ class BatchLog:
         """Add some trajectories of a batch; they are copied."""
         assert self._maker is not None, "a batch begins before it is added"
         chunks, items = made = self._maker.message(rows, priorities, part, may_lend=False)
-        size = np.array([chunks.nbytes, len(chunks), len(items), len(chunks) * len(rows.arrays)])
-        if (self._fill + size > _MOST).any():
+        size = (chunks.nbytes, len(chunks), len(items), len(chunks) * len(rows.arrays))
+        if not self._has_room(size):
             self._seal()
         self._open.append(made)
-        self._fill += size
-        if (self._fill + size > _MOST).any():
+        self._fill = tuple(map(add, self._fill, size))
+        if not self._has_room(size):
             self._seal()
         if self._since is None:
             self._since = now
@@ -123,11 +124,14 @@ class BatchLog:
 
     # Helpers, in the order of their callers.
 
+    def _has_room(self, size: tuple[int, ...]) -> bool:
+        return all(filled + more <= most for filled, more, most in zip(self._fill, size, _MOST, strict=True))
+
     def _seal(self) -> None:
         if self._open:
             self._full.append(self._open)
             self._open = []
-            self._fill[:] = 0
+            self._fill = (0,) * len(_MOST)
 
     def _count(self, rows: Rows, part: slice, packed_records: bytes) -> None:
         count = part.stop - part.start
@@ -142,7 +146,7 @@ class BatchLog:
         self._bytes_stored += records["stored_bytes"].sum(axis=0, dtype=np.int64)
 
 
-_MOST = np.array([MESSAGE_BYTES, MESSAGE_CHUNKS, MESSAGE_ITEMS, MESSAGE_BLOBS])
+_MOST = (MESSAGE_BYTES, MESSAGE_CHUNKS, MESSAGE_ITEMS, MESSAGE_BLOBS)
 
 
 def _text(schema: Schema) -> str:

@@ -63,7 +63,7 @@ def noise(seed: int, *shape: int) -> Any:
 )
 def test_messages_hold_what_the_batches_held(batches: list[Any], is_raw: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_log, "_MOST", np.array([LIMIT, 20, 40, 1000]))
+        patch.setattr(batch_log, "_MOST", (LIMIT, 20, 40, 1000))
         log = BatchLog("raw" if is_raw else "auto")
         payloads: list[bytes] = []
         wanted: list[tuple[str, int, float]] = []
