@@ -17,8 +17,16 @@ nothing. Our own faults are assertions and are not in this file. Knows nothing o
     ├── LimitExceeded         limit_exceeded
     ├── NeverGrantable        never_grantable
     ├── Timeout               timeout
-    └── ShuttingDown          shutting_down
+    ├── ShuttingDown          shutting_down
+    ├── Loading               loading
+    ├── NoStore               no_store
+    └── CheckpointFailed      checkpoint_failed
     BindError                 could not bind an address at start (never on the wire)
+    StoreError                the disk or a store in a directory (never on the wire)
+    ├── StoreInUse            another process has it
+    ├── StoreUnreadable       it is damaged, or no store at all
+    ├── StoreMismatch         what is in it does not go with the configuration
+    └── LastCheckpointFailed  at the end
 
 A `Fault` is an error that no reply can tell of, and so the log must.
 """
@@ -153,6 +161,27 @@ class ShuttingDown(PeerError):
     retry = "after its restart"
 
 
+class Loading(PeerError):
+    code = "loading"
+    meaning = "the server is reading its store; detail: `phase`, `done_bytes`, `total_bytes`, `elapsed_s`"
+    fault = "nobody"
+    retry = "after a pause"
+
+
+class NoStore(PeerError):
+    code = "no_store"
+    meaning = "the server was started without a store"
+    fault = "operator"
+    retry = "no"
+
+
+class CheckpointFailed(PeerError):
+    code = "checkpoint_failed"
+    meaning = "the store could not be written; what was durable before still is; detail: `path`, `reason`"
+    fault = "server"
+    retry = "when the disk is mended"
+
+
 WIRE_ERRORS: tuple[type[PeerError], ...] = (
     BadMessage,
     BadRequest,
@@ -168,11 +197,34 @@ WIRE_ERRORS: tuple[type[PeerError], ...] = (
     NeverGrantable,
     Timeout,
     ShuttingDown,
+    Loading,
+    NoStore,
+    CheckpointFailed,
 )
 
 
 class BindError(Exception):
     """An address could not be bound at start; the message names it and the reason."""
+
+
+class StoreError(Exception):
+    """A store could not be opened, read or written; the message names it and the reason."""
+
+
+class StoreInUse(StoreError):
+    """Another process has it open."""
+
+
+class StoreUnreadable(StoreError):
+    """It is damaged, or what is there is no store."""
+
+
+class StoreMismatch(StoreError):
+    """What is in it does not go with the configuration."""
+
+
+class LastCheckpointFailed(StoreError):
+    """The checkpoint at the end of a server could not be written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,12 +61,13 @@ class Handover:
         self._wanted = self._unsaved.copy()
         return self._unsaved.copy()
 
-    def take(self, slots: Int64s) -> SavedChunks | None:
-        """Those of these that the checkpoint still wants; from now on they count as saved."""
+    def still_wanted(self, slots: Int64s) -> Int64s:
+        """Those of these that the checkpoint wants."""
+        return slots[:0] if self._wanted is None else slots[self._wanted[slots]]
+
+    def take(self, slots: Int64s) -> SavedChunks:
+        """These, which the checkpoint wants; from now on they count as saved."""
         assert self._wanted is not None, "no checkpoint is under way"
-        slots = slots[self._wanted[slots]]
-        if len(slots) == 0:
-            return None
         self._wanted[slots] = False
         self._unsaved[slots] = False
         return self._collect(slots)
@@ -95,8 +96,9 @@ class Handover:
 
     def freeing(self, slots: Int64s) -> None:
         """These chunks are about to go."""
-        if self._wanted is not None and (rescued := self.take(slots)) is not None:
-            self._rescued.append(rescued)
+        wanted = self.still_wanted(slots)
+        if len(wanted):
+            self._rescued.append(self.take(wanted))
         self._unsaved[slots] = False
 
     def loaded(self, capacity: int) -> None:

@@ -91,3 +91,6 @@ memory).
 
 LEASE_S = 60.0
 """Default time after which a silent stream is closed."""
+
+CHECKPOINT_INTERVAL_S = 600.0
+"""Default time between the checkpoints of a server with a store."""

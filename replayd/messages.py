@@ -218,6 +218,13 @@ class Info:
 
 
 @dataclass(slots=True)
+class Checkpoint:
+    """Asks that all there is be made durable."""
+
+    id: int
+
+
+@dataclass(slots=True)
 class KeepAlive:
     """Renew a stream's lease."""
 
@@ -233,7 +240,7 @@ class CloseStream:
     stream: bytes
 
 
-Request = Hello | Insert | Sample | Update | Reset | Info | Why | Peek | Set | KeepAlive | CloseStream
+Request = Hello | Insert | Sample | Update | Reset | Info | Why | Peek | Set | KeepAlive | CloseStream | Checkpoint
 
 OPS: dict[str, type[Request]] = {
     "hello": Hello,
@@ -247,6 +254,7 @@ OPS: dict[str, type[Request]] = {
     "set": Set,
     "keepalive": KeepAlive,
     "close_stream": CloseStream,
+    "checkpoint": Checkpoint,
 }
 
 

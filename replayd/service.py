@@ -16,6 +16,7 @@ from replayd.accounts import Accounts
 from replayd.admission import check_priorities
 from replayd.chunks import ChunkStore
 from replayd.columns import Template
+from replayd.durability import Durability
 from replayd.errors import BadRequest, Fault, PeerError, ShuttingDown
 from replayd.intake import Intake, table_named
 from replayd.interned import Interned
@@ -28,6 +29,7 @@ from replayd.limits import (
     WISH_ROUNDS,
 )
 from replayd.messages import (
+    Checkpoint,
     CloseStream,
     Failed,
     Hello,
@@ -107,6 +109,7 @@ class Service:
         self._outbox: list[tuple[Peer, Reply]] = []
         self.outbox_bytes = 0
         """Payload of the samples that wait to be drained."""
+        self.durability = Durability()
         self._stopping = False
         self._handlers: dict[type[Request], Callable[[Peer, Any, float], None]] = {
             Hello: self._hello,
@@ -120,6 +123,7 @@ class Service:
             Set: self._set,
             KeepAlive: self._keepalive,
             CloseStream: self._close_stream,
+            Checkpoint: lambda peer, request, now: self.durability.ask(peer, request.id),
         }
 
     # --- entrance, clock, exit ----------------------------------------------------------------------------------------
@@ -163,6 +167,10 @@ class Service:
             return
         self.counters.refused += 1
         self._outbox.append((peer, Failed(op, id, error.code, error.message, error.detail)))
+
+    def reply(self, peer: Peer, reply: Reply) -> None:
+        """Answer what the shell has done."""
+        self._outbox.append((peer, reply))
 
     def tick(self, now: float) -> float | None:
         """Do what is due; the time of the next thing that will be, None if there is nothing."""
@@ -259,6 +267,7 @@ class Service:
             "server": f"replayd {self.version}",
             "uptime_s": now - self.started_at,
             **report(tables, self.chunks, self.streams, self._accounts, self.counters, now),
+            **self.durability.report(now),
         }
         self._outbox.append((peer, Result("info", request.id, fields)))
 

@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from replayd import selectors
-from replayd.columns import Schema, Template
+from replayd.blobs import parse_schema, parse_template
 from replayd.extensions import InsertOnSample, PriorityDiffusion
 from replayd.handover import SavedChunks
 from replayd.messages import Reply
@@ -23,7 +23,7 @@ from replayd.service import Service
 from replayd.snapshots import dump_service, load_service
 from replayd.state import frozen, settled
 from replayd.table import Table
-from tests.model.traffic import LEASE_S, SCHEMAS, TABLES, TEMPLATES, WAIT_S, Traffic
+from tests.model.traffic import LEASE_S, TABLES, WAIT_S, Traffic
 
 BEFORE, SINCE, GENERATIONS = 60, 40, 3
 
@@ -76,15 +76,15 @@ def test_a_restored_service_answers_as_the_one_that_went_on(tables: list[Table],
         todo = np.flatnonzero(handover.begin())
         for _ in range(SINCE):
             traffic.step(service)
-            taken, todo = handover.take(todo[:2]), todo[2:]
-            saved += handover.take_rescued() + ([] if taken is None else [taken])
+            saved += [*handover.take_rescued(), handover.take(handover.still_wanted(todo[:2]))]
+            todo = todo[2:]
         service.validate()
-        taken = handover.take(todo)
-        saved += [] if taken is None else [taken]
+        saved += [handover.take(handover.still_wanted(todo))]
         handover.end()
         # The other one's clock began at another time.
         shift = after_s
-        losses = load_service(again, settled(snapshot), saved, snapshot["clock"] + shift, schema_of, template_of)
+        then = snapshot["clock"] + shift
+        losses = load_service(again, settled(snapshot), saved, then, parse_schema, parse_template)
         assert (losses.chunks, losses.items) == (0, {})
         again.validate()
         assert again.drain() == []
@@ -102,6 +102,42 @@ def test_a_restored_service_answers_as_the_one_that_went_on(tables: list[Table],
             service = again
 
 
+@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(tables=tables(), seed=st.integers(0, 1 << 32), share=st.sampled_from([0.05, 0.3, 1.0]))
+def test_what_misses_a_chunk_is_left_out_and_nothing_else(tables: list[Table], seed: int, share: float) -> None:
+    service, traffic = service_of(tables, seed=1), Traffic(seed)
+    for _ in range(2 * BEFORE):
+        traffic.step(service)
+    snapshot = frozen(dump_service(service, traffic.now), np.copy)
+    again = service_of([table_again(table) for table in service.tables.values()], seed=2)
+    handover = service.chunks.handover
+    saved = handover.take(np.flatnonzero(handover.begin()))
+    lost = np.array([traffic.random.random() < share for _ in saved.uids], np.bool_)
+    intact = {name: intact_items(service, table, saved.uids[lost]) for name, table in service.tables.items()}
+    # A chunk without a name is none that the index has.
+    saved.uids = np.where(lost, 0, saved.uids)
+    losses = load_service(again, settled(snapshot), [saved], traffic.now, parse_schema, parse_template)
+    again.validate()
+    assert losses.chunks == np.count_nonzero(lost)
+    for name, table in again.tables.items():
+        # Parked inserts may have entered behind them, into the room that the others left.
+        keys = table.items.key[table.items.in_order()].tolist()
+        assert keys[: len(intact[name])] == intact[name][: len(keys)]
+    for _ in range(BEFORE):
+        traffic.step(again)
+    again.validate()
+
+
+def intact_items(service: Service, table: Table, lost: np.ndarray[Any, Any]) -> list[int]:
+    """Keys of the items that show none of these chunks, oldest first."""
+    items, chunks = table.items, service.chunks
+    return [
+        int(items.key[slot])
+        for slot in items.in_order()
+        if not np.isin(chunks._uid[chunks.windows(items.chunk[[slot]], items.chunks[[slot]])], lost).any()
+    ]
+
+
 def service_of(tables: Sequence[Table], seed: int) -> Service:
     return Service(tables, server_id=bytes(16), version="test", seed=seed, started_at=0.0, lease_s=LEASE_S)
 
@@ -111,14 +147,6 @@ def table_again(table: Table) -> Table:
     again = table.replace()
     again.paused = table.paused
     return again
-
-
-def schema_of(blob: bytes) -> Schema:
-    return next(schema for schema in SCHEMAS if schema.blob == blob)
-
-
-def template_of(blob: bytes) -> Template:
-    return next(template for template in TEMPLATES if template.blob == blob)
 
 
 NOT_COMPARED = {"chunks", "streams", "counters", "peers", "blocked_s", "extension_faults", "uptime_s"}

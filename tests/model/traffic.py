@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgpack
 import numpy as np
 
-from replayd.columns import Column, OutputColumn, Schema, Template
+from replayd.blobs import parse_schema, parse_template
 from replayd.messages import (
     BLOB_RECORD,
     PEEK_ORDERS,
@@ -30,10 +31,10 @@ from replayd.service import Service
 
 TABLES = ("a", "b")
 SCHEMAS = [
-    Schema(b"narrow", (Column(("x",), "uint8", ()),)),
-    Schema(b"wide", (Column(("x",), "uint8", ()), Column(("y",), "uint8", ()))),
+    parse_schema(msgpack.packb([[["x"], "uint8", []]])),
+    parse_schema(msgpack.packb([[["x"], "uint8", []], [["y"], "uint8", []]])),
 ]
-TEMPLATES = [Template(b""), Template(b"first", (OutputColumn(("x",), (0,), False, None),), 1, 1)]
+TEMPLATES = [parse_template(b""), parse_template(msgpack.packb([[["x"], False, [[0, []]]]]))]
 PRIORITIES = [0.0, 0.5, 1.0, 1.0, 2.0, 7.0]
 WAIT_S = 5.0
 """The longest that a sample waits."""

@@ -1,0 +1,111 @@
+"""What of a service is durable, as `info` tells it, and who waits for a checkpoint.
+
+The numbers are written by whoever writes the store; nothing here is done about it. Owns the peers that asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from replayd.errors import NoStore
+from replayd.messages import Peer
+
+
+@dataclass(slots=True)
+class Progress:
+    """A checkpoint that is being written."""
+
+    began_at: float
+    phase: str = "preparing"
+    """`preparing` the memory for a copy of the index, handing over `chunks`, writing the `index`."""
+    chunks: int = 0
+    chunks_total: int = 0
+    nbytes: int = 0
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """A checkpoint that is on the disk."""
+
+    generation: int
+    of: float
+    """When the state was that it saved."""
+    duration_s: float
+    held_ms: float
+    """How long it kept all requests waiting."""
+    chunks: int
+    """Chunks that were written, others being there already."""
+    nbytes: int
+    """What was written, the index included."""
+    items: int
+
+
+@dataclass(slots=True)
+class Durability:
+    """Times are by the service's clock. Without a `path` there is no store."""
+
+    path: str | None = None
+    host: str = ""
+    size_bytes: int = 0
+    checkpoints: int = 0
+    failures: int = 0
+    last: Checkpoint | None = None
+    last_error: str | None = None
+    restored_generation: int | None = None
+    running: Progress | None = None
+    askers: list[tuple[Peer, int]] = field(default_factory=list)
+    """(peer, request id) of those who wait for a checkpoint that has not begun."""
+
+    def ask(self, peer: Peer, id: int) -> None:
+        """Somebody wants a checkpoint. Raises NoStore."""
+        if self.path is None:
+            raise NoStore("the server was started without a store; `replayd serve --data-dir` has one")
+        self.askers.append((peer, id))
+
+    def take_askers(self) -> list[tuple[Peer, int]]:
+        """Those who have asked since the last time."""
+        askers, self.askers = self.askers, []
+        return askers
+
+    def report(self, now: float) -> dict[str, Any]:
+        """Plain values; empty without a store."""
+        if self.path is None:
+            return {}
+        fields: dict[str, Any] = {
+            "path": self.path,
+            "size_bytes": self.size_bytes,
+            "checkpoints": self.checkpoints,
+            "failures": self.failures,
+        }
+        if self.restored_generation is not None:
+            fields["restored_generation"] = self.restored_generation
+        if self.last is not None:
+            fields["durable_age_s"] = now - self.last.of
+            fields["last"] = self._fields(self.last)
+        if self.last_error is not None:
+            fields["last_error"] = self.last_error
+        if self.running is not None:
+            running = self.running
+            fields["running"] = {
+                "phase": running.phase,
+                "chunks": running.chunks,
+                "chunks_total": running.chunks_total,
+                "bytes": running.nbytes,
+                "elapsed_s": now - running.began_at,
+            }
+        return {"store": fields}
+
+    def answer(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """The fields of the reply to who asked for it."""
+        return {"path": self.path, "host": self.host, "size_bytes": self.size_bytes, **self._fields(checkpoint)}
+
+    def _fields(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        return {
+            "generation": checkpoint.generation,
+            "duration_s": checkpoint.duration_s,
+            "held_ms": checkpoint.held_ms,
+            "items": checkpoint.items,
+            "chunks": checkpoint.chunks,
+            "bytes": checkpoint.nbytes,
+        }

@@ -1,0 +1,193 @@
+"""Restoring: from a store into a new service, once, before anything is served.
+
+The configuration decides about settings, the store about data; each difference is logged. A table that only the
+configuration has stays empty. One that only the store has is an error if it has items, since the next checkpoint would
+remove them. Whatever could not come back is told loudly, or refused if that is what was asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from replayd.blobs import parse_schema, parse_template
+from replayd.errors import SignatureMismatch, StoreError, StoreMismatch, StoreUnreadable
+from replayd.handover import SavedChunks
+from replayd.messages import Int64s
+from replayd.service import Service
+from replayd.snapshots import Losses, described, load_service
+from replayd.state import State
+from replayd.store import Store
+from replayd.store_blocks import BlockMap
+from replayd.store_format import Damaged, block_contents, unpack_block
+
+log = logging.getLogger("replayd")
+
+KEYS_SKIPPED = 1 << 32
+"""After an end without a checkpoint, so that no key is drawn that an item had which is lost. A counter of 52 bits has
+room for a million such ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRules:
+    """What to do where store and configuration, or the store itself, leave a choice."""
+
+    strict: bool = False
+    """Refuse a store of which a part is damaged, rather than leave out what needs it."""
+    reset_limiters: bool = False
+    """Let the limiters' counters begin anew."""
+    drop_removed_tables: bool = False
+    """Leave behind the items of tables that the configuration does not have."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far it is; written by the thread that restores, read by others."""
+
+    phase: str = "opening"
+    done_bytes: int = 0
+    total_bytes: int = 0
+    is_cancelled: bool = False
+    """Set by others: what is being restored is not wanted any more."""
+
+
+@dataclass(slots=True)
+class _Damage:
+    blocks: int = 0
+    chunks: int = 0
+    stories: list[str] = field(default_factory=list)
+
+
+def restore(store: Store, service: Service, rules: RestoreRules, progress: Progress, now: float) -> BlockMap:
+    """Load what the store has into a new service; what stands in which block of the store.
+
+    Raises StoreUnreadable and StoreMismatch; then the service is of no use, and the store is as it was.
+    """
+    blocks = BlockMap()
+    head = store.head
+    if head is None:
+        log.info("the store in %s is empty: nothing to restore", store.directory)
+        return blocks
+    began = time.monotonic()
+    progress.phase, progress.total_bytes = "index", store.blocks_bytes()
+    state = store.read_index()
+    _compare_tables(state, service, rules)
+    # Ages go on while no server runs.
+    away_s = max(0.0, time.time() - head.saved_at)
+    state["clock"] += away_s
+    if not head.clean:
+        state["keys"]["next"] += KEYS_SKIPPED
+    damage = _Damage()
+    progress.phase = "chunks"
+    chunks = _chunks(store, state, blocks, damage, progress)
+    try:
+        losses = load_service(
+            service, state, chunks, now, parse_schema, parse_template, reset_limiters=rules.reset_limiters
+        )
+    except SignatureMismatch as mismatch:
+        raise StoreMismatch(_signatures(mismatch, state, service)) from None
+    _tell_damage(store, damage, losses, rules)
+    progress.phase = "checking"
+    try:
+        service.validate()
+    except AssertionError as fault:
+        raise StoreUnreadable(f"{store.directory}: the index contradicts itself: {fault}") from fault
+    service.streams.renew(now)
+    store.sweep()
+    service.durability.restored_generation = head.generation
+    log.info(
+        "restored %d items of %d tables, %d chunks of %d bytes, from checkpoint %d of %.0f s ago in %.1f s",
+        sum(table.size for table in service.tables.values()),
+        len(service.tables),
+        len(service.chunks),
+        service.chunks.bytes_in_use,
+        head.generation,
+        away_s,
+        time.monotonic() - began,
+    )
+    if not head.clean:
+        log.warning("the server that wrote it did not end with a checkpoint: what was done after it is lost")
+    return blocks
+
+
+def _chunks(store: Store, state: State, blocks: BlockMap, damage: _Damage, progress: Progress) -> Iterator[SavedChunks]:
+    """What is whole of what the index names, block by block."""
+    live = np.sort(state["chunks"]["uids"])
+    bad: list[Int64s] = [live[:0]]
+    for number, value in store.blocks():
+        try:
+            chunks, failed = unpack_block(value, live)
+        except Damaged as error:
+            damage.blocks += 1
+            damage.stories.append(f"block {number}: {error}")
+            blocks.add(number, live[:0], live[:0])
+        else:
+            uids, nbytes = block_contents(value)
+            blocks.add(number, uids, nbytes)
+            # Left by a checkpoint that was cut short; no name may be given twice.
+            state["chunks"]["next_uid"] = max(state["chunks"]["next_uid"], int(uids.max(initial=0)) + 1)
+            bad.append(failed)
+            yield chunks
+        progress.done_bytes += len(value)
+        if progress.is_cancelled:
+            raise StoreError("restoring was given up")
+    damage.chunks = sum(map(len, bad))
+    if damage.chunks:
+        damage.stories.append(f"{damage.chunks} payloads fail their CRC")
+
+
+def _tell_damage(store: Store, damage: _Damage, losses: Losses, rules: RestoreRules) -> None:
+    if not (damage.blocks or damage.chunks or losses.chunks):
+        return
+    items = ", ".join(f"{count} items of table {name!r}" for name, count in losses.items.items()) or "no item"
+    story = (
+        f"{store.directory} is damaged ({'; '.join(damage.stories) or 'chunks are missing'}): {losses.chunks} chunks "
+        f"are lost, and with them {items}"
+    )
+    if rules.strict:
+        raise StoreUnreadable(f"{story}; without --strict the rest would be restored")
+    log.error("%s; the rest is restored", story)
+
+
+def _compare_tables(state: State, service: Service, rules: RestoreRules) -> None:
+    saved = {kept["name"]: kept for kept in state["tables"]}
+    for name in service.tables.keys() - saved.keys():
+        log.warning("table %r is not in the store: it starts empty", name)
+    for name, kept in saved.items():
+        if name in service.tables:
+            for line in _differences(kept["settings"], described(service.tables[name])):
+                log.warning("table %r: %s", name, line)
+            continue
+        slots = kept["items"]["slots"]
+        items = slots["capacity"] - len(slots["free"]) + len(kept["parked"]["keys"])
+        if items and not rules.drop_removed_tables:
+            raise StoreMismatch(
+                f"table {name!r} has {items} items in the store and is not in the configuration, so the next "
+                "checkpoint would remove them; name the table in the configuration, or give --drop-removed-tables"
+            )
+        log.warning("table %r is not in the configuration: its %d items are left behind", name, items)
+
+
+def _differences(saved: dict[str, Any], configured: dict[str, Any]) -> Iterator[str]:
+    for name in [*configured, *(saved.keys() - configured.keys())]:
+        was, is_now = saved.get(name), configured.get(name)
+        if was != is_now:
+            yield f"{name} is {is_now!r} by the configuration, and was {was!r} when it was saved"
+
+
+def _signatures(mismatch: SignatureMismatch, state: State, service: Service) -> str:
+    """Which table does not fit, with both signatures."""
+    for kept in state["tables"]:
+        table = service.tables.get(kept["name"])
+        if table is not None and mismatch.message.startswith(f"table {table.name!r},"):
+            return (
+                f"the items of table {table.name!r} in the store do not fit its signature in the configuration "
+                f"({mismatch.message}); saved with: {kept['settings']['signature']}, configured: "
+                f"{described(table)['signature']}"
+            )
+    raise AssertionError(f"a mismatch of no table: {mismatch.message}")

@@ -1,0 +1,346 @@
+"""A store: the LMDB environment in its directory, what is in it, and how it is changed. One thread at a time uses one.
+
+Owns transactions, the growth of the map, and the mark and lock of the directory. Every change is one transaction that
+either is on the disk when the call returns or, if it raises, has not happened. What the bytes mean: `store_format`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import lmdb
+import numpy as np
+from lmdb.verify import VerifyError, verify
+
+from replayd.errors import StoreError, StoreInUse, StoreUnreadable
+from replayd.state import State
+from replayd.store_format import (
+    FORMAT,
+    ArrayEntry,
+    Damaged,
+    Head,
+    hash_of,
+    pack_head,
+    pack_piece,
+    put_together,
+    take_apart,
+    unpack_head,
+    unpack_piece,
+)
+
+log = logging.getLogger("replayd")
+
+MARK = "replayd-store.json"
+"""The file that says of a directory that it is a store, and so that replayd may replace or remove it."""
+DATA = "data.mdb"
+MAP_BYTES = 1 << 30
+"""Address space of the map at first; it doubles when it is full, and costs no memory."""
+TRANSACTION_BYTES = 1 << 24
+"""Of pieces in one transaction: its dirty pages are in memory until it is committed."""
+
+_DATABASES = ("head", "index", "blocks", "journal")
+_HEAD = b"head"
+_BLOCK_KEY = struct.Struct("=Q")
+
+Txn = Any
+"""lmdb.Transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexWritten:
+    """How much of an index had to be written."""
+
+    pieces: int
+    """Pieces that had changed."""
+    nbytes: int
+    """What they take in the store."""
+
+
+class Store:
+    """The store in a directory, open for reading and writing. A context manager."""
+
+    def __init__(self, directory: Path, map_bytes: int = MAP_BYTES) -> None:
+        """Opens it; makes an empty one where there is none.
+
+        Raises StoreInUse if another process has it, StoreUnreadable, and StoreError for what else is in the way.
+        """
+        self.directory = directory
+        self._map_bytes = map_bytes
+        with _as_store_error(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            mark = directory / MARK
+            if (directory / DATA).exists() and not mark.exists():
+                raise StoreUnreadable(f"{directory} has a {DATA} but no {MARK}: it is no store of replayd's")
+            self._mark = os.open(mark, os.O_RDWR | os.O_CREAT, 0o640)
+        try:
+            self._lock()
+            with _as_store_error(directory):
+                if os.fstat(self._mark).st_size == 0:
+                    os.write(self._mark, mark_text())
+                check_structure(directory)
+                self._open()
+                self.head = self._read_head()
+        except BaseException:
+            os.close(self._mark)
+            raise
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file; what has been removed is used again before it grows."""
+        return (self.directory / DATA).stat().st_size
+
+    def close(self) -> None:
+        """Let others have it."""
+        self._env.close()
+        os.close(self._mark)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def read_index(self) -> State:
+        """The state that the last checkpoint saved. Raises StoreUnreadable."""
+        assert self.head is not None, "an empty store has no index"
+        with _as_store_error(self.directory), self._env.begin(db=self._db["index"], buffers=True) as txn:
+            arrays = [_read_array(txn, entry) for entry in self.head.arrays]
+        state: State = put_together(self.head.index, arrays)
+        return state
+
+    def blocks(self) -> Iterator[tuple[int, memoryview]]:
+        """Number and content of each block, in order; the content lies in the map and is valid until the next one."""
+        with _as_store_error(self.directory), self._env.begin(db=self._db["blocks"], buffers=True) as txn:
+            for key, value in txn.cursor():
+                yield _BLOCK_KEY.unpack(key)[0], value
+
+    def blocks_bytes(self) -> int:
+        """What the blocks take, about."""
+        with _as_store_error(self.directory), self._env.begin() as txn:
+            stat = txn.stat(self._db["blocks"])
+        return int(stat["psize"]) * (stat["leaf_pages"] + stat["overflow_pages"])
+
+    # --- changing -----------------------------------------------------------------------------------------------------
+
+    def add_blocks(self, blocks: Sequence[bytes]) -> list[int]:
+        """Store these; their numbers."""
+        numbers = list(range(self._next_block, self._next_block + len(blocks)))
+        self._next_block += len(blocks)
+
+        def put(txn: Txn) -> None:
+            for number, block in zip(numbers, blocks, strict=True):
+                txn.put(_BLOCK_KEY.pack(number), block, append=True, db=self._db["blocks"])
+
+        self._transact(put)
+        return numbers
+
+    def drop_blocks(self, numbers: Sequence[int]) -> None:
+        """Remove these blocks, which nothing needs."""
+
+        def drop(txn: Txn) -> None:
+            for number in numbers:
+                txn.delete(_BLOCK_KEY.pack(number), db=self._db["blocks"])
+
+        self._transact(drop)
+
+    def write_index(self, state: State, *, saved_at: float, clean: bool) -> IndexWritten:
+        """Put this state in the place of the last one. From the end of the call on it is what a start would find."""
+        before = {} if self.head is None else {array.path: array for array in self.head.arrays}
+        generation = 1 if self.head is None else self.head.generation + 1
+        tree, arrays = take_apart(state)
+        entries: list[ArrayEntry] = []
+        puts: list[tuple[bytes, bytes]] = []
+        pieces = written = waiting = 0
+        for path, array in arrays.items():
+            entry = ArrayEntry(path, array.dtype, array.shape, [])
+            entries.append(entry)
+            raw = array.reshape(-1).view(np.uint8).data
+            known = before[path].pieces if path in before else []
+            for number, (start, end) in enumerate(entry.spans()):
+                hash = hash_of(raw[start:end])
+                if number < len(known) and known[number][1] == hash:
+                    entry.pieces.append(known[number])
+                    continue
+                entry.pieces.append((generation, hash))
+                puts.append((entry.piece_keys()[-1], pack_piece(raw[start:end], array.dtype.itemsize)))
+                pieces, written = pieces + 1, written + len(puts[-1][1])
+                waiting += len(puts[-1][1])
+                if waiting >= TRANSACTION_BYTES:
+                    self._put_pieces(puts)
+                    puts, waiting = [], 0
+        head = Head(generation, saved_at, clean, tree, entries)
+        self._put_pieces(puts)
+        named = {key for entry in entries for key in entry.piece_keys()}
+        self._replace_head(head, [key for entry in before.values() for key in entry.piece_keys() if key not in named])
+        return IndexWritten(pieces, written)
+
+    def sweep(self) -> None:
+        """Remove pieces that the head does not name: a checkpoint that was cut short left them."""
+        named = {key for entry in (self.head.arrays if self.head else []) for key in entry.piece_keys()}
+        with self._env.begin(db=self._db["index"]) as txn:
+            strays = [key for key in txn.cursor().iternext(values=False) if key not in named]
+
+        def drop(txn: Txn) -> None:
+            for key in strays:
+                txn.delete(key, db=self._db["index"])
+
+        if strays:
+            self._transact(drop)
+
+    # --- transactions -------------------------------------------------------------------------------------------------
+
+    def _put_pieces(self, puts: Sequence[tuple[bytes, bytes]]) -> None:
+        def put(txn: Txn) -> None:
+            for key, value in puts:
+                txn.put(key, value, db=self._db["index"])
+
+        if puts:
+            self._transact(put)
+
+    def _replace_head(self, head: Head, outdated: Sequence[bytes]) -> None:
+        packed = pack_head(head)
+
+        def replace(txn: Txn) -> None:
+            txn.put(_HEAD, packed, db=self._db["head"])
+            for key in outdated:
+                txn.delete(key, db=self._db["index"])
+
+        self._transact(replace)
+        self.head = head
+
+    def _transact(self, change: Callable[[Txn], None]) -> None:
+        """One transaction. `change` may be called again: a full map is doubled."""
+        while True:
+            try:
+                with _as_store_error(self.directory), self._env.begin(write=True) as txn:
+                    change(txn)
+                return
+            except _MapFull:
+                self._env.set_mapsize(2 * self._env.info()["map_size"])
+            except StoreError as error:
+                if isinstance(error.__cause__, lmdb.PanicError):
+                    # The environment takes no more; what is on the disk is the last commit.
+                    self._env.close()
+                    self._open()
+                raise
+
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreInUse(f"another process uses the store in {self.directory}") from None
+
+    def _open(self) -> None:
+        self._env = lmdb.open(str(self.directory), map_size=self._map_bytes, max_dbs=len(_DATABASES), mode=0o640)
+        try:
+            self._db = {
+                name: self._env.open_db(name.encode(), integerkey=name in ("blocks", "journal")) for name in _DATABASES
+            }
+            with self._env.begin(db=self._db["blocks"]) as txn:
+                cursor = txn.cursor()
+                self._next_block = _BLOCK_KEY.unpack(cursor.key())[0] + 1 if cursor.last() else 1
+        except BaseException:
+            self._env.close()
+            raise
+        sync_directory(self.directory)
+
+    def _read_head(self) -> Head | None:
+        with self._env.begin(db=self._db["head"], buffers=True) as txn:
+            value = txn.get(_HEAD)
+            return None if value is None else unpack_head(value)
+
+
+class _MapFull(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def _as_store_error(directory: Path) -> Iterator[None]:
+    """Say of the disk's and LMDB's errors which store it is, and whether it cannot be read."""
+    try:
+        yield
+    except lmdb.MapFullError:
+        raise _MapFull from None
+    except Damaged as error:
+        raise StoreUnreadable(f"{directory}: {error}") from error
+    except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError) as error:
+        raise StoreUnreadable(f"{directory}: {error}") from error
+    except (lmdb.Error, OSError) as error:
+        raise StoreError(f"{directory}: {error}") from error
+
+
+def _read_array(txn: Txn, entry: ArrayEntry) -> np.ndarray[Any, np.dtype[Any]]:
+    raw = np.empty(entry.nbytes, np.uint8)
+    for key, (start, end), (_, hash) in zip(entry.piece_keys(), entry.spans(), entry.pieces, strict=True):
+        value = txn.get(key)
+        if value is None:
+            raise Damaged(f"a piece of {entry.path} is missing")
+        raw[start:end] = np.frombuffer(unpack_piece(value, end - start, hash), np.uint8)
+    array: np.ndarray[Any, np.dtype[Any]] = raw.view(entry.dtype).reshape(entry.shape)
+    return array
+
+
+def mark_text() -> bytes:
+    """What the mark of a new store says."""
+    made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return (json.dumps({"what": "a store of replayd", "format": FORMAT, "made": made}) + "\n").encode()
+
+
+def is_store(directory: Path) -> bool:
+    """Whether it carries the mark."""
+    try:
+        return bool(json.loads((directory / MARK).read_bytes())["what"] == "a store of replayd")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def put_aside(directory: Path) -> Path:
+    """Move what there is of a store into a new directory inside this one, and so out of use; that directory."""
+    aside = directory / f"aside-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+    with _as_store_error(directory):
+        aside.mkdir()
+        for name in (DATA, "lock.mdb", MARK):
+            if (directory / name).exists():
+                (directory / name).rename(aside / name)
+        sync_directory(directory)
+    return aside
+
+
+def check_structure(directory: Path) -> None:
+    """Raise StoreUnreadable if the file's pages do not hang together: LMDB itself takes them on trust."""
+    data = directory / DATA
+    if not data.exists():
+        return
+    try:
+        problems: list[str] = verify(str(directory))  # type: ignore[no-untyped-call]
+    except VerifyError as error:
+        problems = [str(error)]
+    if problems:
+        more = f" (and {len(problems) - 1} more faults)" if len(problems) > 1 else ""
+        raise StoreUnreadable(f"{data}: {problems[0]}{more}")
+
+
+def sync_directory(directory: Path) -> None:
+    """Make durable which files are in it."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

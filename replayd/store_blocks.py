@@ -1,0 +1,89 @@
+"""Which chunks stand in which block of a store: what may be dropped, and what should be written anew.
+
+Chunks leave in about the order in which they came, so most blocks empty by themselves. One that stays nearly empty, and
+small ones, are written anew with the next checkpoint: the chunks are in memory anyway. Knows no disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replayd.messages import Int64s
+
+SPARSE = 0.5
+"""A block is written anew when less than this share of its bytes is in use: a store takes at most about twice its
+chunks."""
+SMALL_BYTES = 1 << 17
+"""So is a block smaller than this, if there are others: a checkpoint a minute would leave very many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What may go, and what should be written anew."""
+
+    dead: list[int]
+    """Blocks without a chunk in use."""
+    renew: Int64s
+    """Chunks in use that should be written anew."""
+
+
+class BlockMap:
+    """Names and sizes of the chunks in each block. Of a chunk in several blocks the last one counts."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, tuple[Int64s, Int64s]] = {}
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def add(self, number: int, uids: Int64s, nbytes: Int64s) -> None:
+        """A block is in the store, with these chunks."""
+        self._blocks[number] = (uids, nbytes)
+
+    def remove(self, numbers: Sequence[int]) -> None:
+        """These blocks are not any more."""
+        for number in numbers:
+            del self._blocks[number]
+
+    def survey(self, live: Int64s) -> Survey:
+        """`live`: the chunks in use, rising."""
+        if not self._blocks:
+            return Survey([], live[:0])
+        numbers = sorted(self._blocks)
+        uids = np.concatenate([self._blocks[number][0] for number in numbers])
+        # A chunk's records and numbers take room too.
+        nbytes = np.concatenate([self._blocks[number][1] for number in numbers]) + _OVERHEAD_BYTES
+        block_of = np.repeat(np.arange(len(numbers)), [len(self._blocks[number][0]) for number in numbers])
+        counts = _is_last(uids) & _among(uids, live)
+        total = np.bincount(block_of, nbytes, len(numbers))
+        used = np.bincount(block_of, np.where(counts, nbytes, 0), len(numbers))
+        chunks_used = np.bincount(block_of, counts, len(numbers))
+        dead = chunks_used == 0
+        small = ~dead & (total < SMALL_BYTES)
+        if np.count_nonzero(small) == 1:
+            small[:] = False
+        renew = ~dead & (small | (used < SPARSE * total))
+        return Survey([numbers[n] for n in np.flatnonzero(dead).tolist()], uids[counts & renew[block_of]])
+
+
+_OVERHEAD_BYTES = 64
+
+
+def _is_last(uids: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether no equal one stands behind."""
+    order = np.argsort(uids, kind="stable")
+    ordered = uids[order]
+    last = np.ones(len(uids), np.bool_)
+    last[order[:-1]] = ordered[1:] != ordered[:-1]
+    return last
+
+
+def _among(uids: Int64s, rising: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    if len(rising) == 0:
+        return np.zeros(len(uids), np.bool_)
+    at = np.minimum(np.searchsorted(rising, uids), len(rising) - 1)
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = rising[at] == uids
+    return found

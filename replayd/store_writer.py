@@ -1,0 +1,287 @@
+"""The writer of a store: a thread of its own, which the loop feeds with jobs and which tells it of events.
+
+Owns the store while it runs. Jobs are done in order; of a checkpoint that failed the remaining ones are passed over.
+What takes long here (hashes, compression, LMDB, copies of large buffers) lets the loop run meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replayd.chunks import NO_UID
+from replayd.errors import StoreError
+from replayd.handover import SavedChunks
+from replayd.messages import Int64s
+from replayd.state import settled
+from replayd.store import Store
+from replayd.store_blocks import BlockMap
+from replayd.store_format import pack_block
+
+log = logging.getLogger("replayd")
+
+TRANSACTION_BYTES = 1 << 24
+"""Of blocks in one transaction: its dirty pages are in memory, and it ends with a sync."""
+TOUCH_BYTES = 1 << 22
+DROPPED_AT_ONCE = 256
+"""Blocks removed in one transaction."""
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Make so much memory ready to be copied into. It begins a checkpoint."""
+
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """The state of the moment that is to be saved, and by slot which chunks the store does not have."""
+
+    state: Any
+    wanted: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Chunks of that moment; `slots` where they are stored, None if they have been freed."""
+
+    chunks: SavedChunks
+    slots: Int64s | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """All chunks were handed over. `clean`: nothing is going to happen after that moment."""
+
+    clean: bool
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The answer to Prepare."""
+
+    memory: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The answer to Frozen: slots to hand over, in the order in which the chunks came."""
+
+    slots: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The answer to Chunks: they need no memory of the loop's any more."""
+
+    chunks: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """The answer to Finish: from now on this is what a start would find."""
+
+    generation: int
+    chunks: int
+    nbytes: int
+    """What was added to the store."""
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What follows it: dead blocks are gone. Chunks to be written anew with the next one, and their slots."""
+
+    slots: Int64s
+    uids: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The checkpoint is given up; of the chunks handed over these did not get to the disk."""
+
+    reason: str
+    slots: Int64s
+    uids: Int64s
+
+
+Job = Prepare | Frozen | Chunks | Finish
+Event = Ready | Wanted | Taken | Durable | Swept | Failed
+
+
+class StoreWriter:
+    """The thread. `wake` is called after each event, on the thread: it must be quick and safe."""
+
+    def __init__(self, store: Store, blocks: BlockMap, wake: Callable[[], None]) -> None:
+        self.store = store
+        self._blocks = blocks
+        self._wake = wake
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._events: deque[Event] = deque()
+        self._checkpoint: _Checkpoint | None = None
+        self._thread = threading.Thread(target=self._run, name="replayd-store", daemon=True)
+        self._thread.start()
+
+    def post(self, job: Job) -> None:
+        """Have this done, after what was posted before."""
+        self._jobs.put(job)
+
+    def events(self) -> list[Event]:
+        """What has happened since the last call."""
+        events = []
+        while self._events:
+            events.append(self._events.popleft())
+        return events
+
+    def close(self) -> None:
+        """Do what was posted, then close the store."""
+        self._jobs.put(None)
+        self._thread.join()
+        self.store.close()
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._take(job)
+            del job  # What it holds is large.
+
+    def _take(self, job: Job) -> None:
+        if isinstance(job, Prepare):
+            self._checkpoint = _Checkpoint(self.store, self._blocks)
+            self._tell(Ready(_touched(job.nbytes)))
+            return
+        checkpoint = self._checkpoint
+        if checkpoint is None:
+            return  # It failed, and the loop did not know yet.
+        try:
+            self._do(job, checkpoint)
+        except Exception as error:
+            if not isinstance(error, StoreError):
+                log.exception("a fault of replayd's own while a checkpoint was written")
+            self._checkpoint = None
+            self._tell(Failed(str(error) or type(error).__name__, *checkpoint.not_written()))
+
+    def _do(self, job: Frozen | Chunks | Finish, checkpoint: _Checkpoint) -> None:
+        if isinstance(job, Frozen):
+            self._tell(Wanted(checkpoint.begin(job)))
+        elif isinstance(job, Chunks):
+            nbytes = checkpoint.take(job)
+            self._tell(Taken(len(job.chunks), nbytes))
+        else:
+            self._tell(checkpoint.finish(job.clean))
+            self._checkpoint = None
+            self._tell(checkpoint.sweep())
+
+    def _tell(self, event: Event) -> None:
+        self._events.append(event)
+        self._wake()
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """A block that is not in the store yet."""
+
+    block: bytes
+    uids: Int64s
+    nbytes: Int64s
+    slots: Int64s | None
+
+
+class _Checkpoint:
+    """One checkpoint on its way to the disk."""
+
+    def __init__(self, store: Store, blocks: BlockMap) -> None:
+        self._store = store
+        self._blocks = blocks
+        self._frozen: Frozen | None = None
+        self._saved_at = 0.0
+        self._waiting: list[_Packed] = []
+        self._chunks = 0
+        self._bytes = 0
+
+    def begin(self, frozen: Frozen) -> Int64s:
+        self._frozen = frozen
+        self._saved_at = time.time()
+        slots = np.flatnonzero(frozen.wanted)
+        order: Int64s = slots[np.argsort(frozen.state["chunks"]["uids"][slots])]
+        return order
+
+    def take(self, handed: Chunks) -> int:
+        chunks = handed.chunks
+        packed = _Packed(pack_block(chunks), chunks.uids, chunks.nbytes, handed.slots)
+        self._waiting.append(packed)
+        self._chunks += len(chunks)
+        self._bytes += len(packed.block)
+        if sum(len(each.block) for each in self._waiting) >= TRANSACTION_BYTES:
+            self._flush()
+        return len(packed.block)
+
+    def finish(self, clean: bool) -> Durable:
+        assert self._frozen is not None, "a checkpoint begins with a moment"
+        self._flush()
+        index = self._store.write_index(settled(self._frozen.state), saved_at=self._saved_at, clean=clean)
+        assert self._store.head is not None, "an index that was written has a head"
+        nbytes = self._bytes + index.nbytes
+        return Durable(self._store.head.generation, self._chunks, nbytes, self._store.size_bytes)
+
+    def sweep(self) -> Swept:
+        """Let go of what the last checkpoint kept and this one does not."""
+        assert self._frozen is not None, "a checkpoint begins with a moment"
+        uids = self._frozen.state["chunks"]["uids"]
+        slots = np.flatnonzero(uids != NO_UID)
+        slots = slots[np.argsort(uids[slots])]
+        live = uids[slots]
+        survey = self._blocks.survey(live)
+        try:
+            drop_blocks(self._store, self._blocks, survey.dead)
+        except StoreError as error:
+            log.warning("the store keeps %d blocks that it does not need: %s", len(survey.dead), error)
+        return Swept(slots[np.searchsorted(live, survey.renew)], survey.renew)
+
+    def not_written(self) -> tuple[Int64s, Int64s]:
+        """Slots and names of the chunks which were taken and are in no block."""
+        left = [(packed.slots, packed.uids) for packed in self._waiting if packed.slots is not None]
+        nothing = np.zeros(0, np.int64)
+        slots = np.concatenate([nothing, *(slots for slots, _ in left)])
+        return slots, np.concatenate([nothing, *(uids for _, uids in left)])
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        numbers = self._store.add_blocks([packed.block for packed in self._waiting])
+        for number, packed in zip(numbers, self._waiting, strict=True):
+            self._blocks.add(number, packed.uids, packed.nbytes)
+        self._waiting = []
+
+
+def drop_blocks(store: Store, blocks: BlockMap, numbers: Sequence[int]) -> None:
+    """Some at a time, so that no transaction is large."""
+    for n in range(0, len(numbers), DROPPED_AT_ONCE):
+        part = numbers[n : n + DROPPED_AT_ONCE]
+        store.drop_blocks(part)
+        blocks.remove(part)
+
+
+def _touched(nbytes: int) -> NDArray[np.uint8]:
+    """Memory whose pages are there: the first touch of each costs more than what is then copied into it."""
+    memory = np.empty(nbytes, np.uint8)
+    for start in range(0, nbytes, TOUCH_BYTES):
+        memory[start : start + TOUCH_BYTES] = 0
+    return memory
