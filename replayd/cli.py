@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replayd import __version__, cli_operator
+from replayd import __version__, cli_operator, cli_store
 from replayd.cli_operator import fail
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def main() -> None:
     """
 
 
-for command in cli_operator.COMMANDS:
+for command in (*cli_operator.COMMANDS, *cli_store.COMMANDS):
     main.add_command(command)
 
 
@@ -90,6 +90,11 @@ Limiters:
 )
 @click.option("--seed", type=click.IntRange(0), help="Draw the same items for the same messages.")
 @click.option("--insecure-public", is_flag=True, help="Allow addresses that other machines can reach, unauthenticated.")
+@click.option("--data-dir", type=click.Path(file_okay=False), help="Keep what is held in a store in this directory.")
+@click.option("--strict", is_flag=True, help="Refuse a store of which a part is damaged.")
+@click.option("--allow-empty", is_flag=True, help="Begin empty if the store cannot be read; it is put aside.")
+@click.option("--reset-limiter", is_flag=True, help="Let the limiters of restored tables count anew.")
+@click.option("--drop-removed-tables", is_flag=True, help="Leave tables behind that are not configured any more.")
 def serve(
     config_path: str | None,
     tables: tuple[str, ...],
@@ -99,14 +104,21 @@ def serve(
     endpoint_file: str | None,
     seed: int | None,
     insecure_public: bool,
+    data_dir: str | None,
+    strict: bool,
+    allow_empty: bool,
+    reset_limiter: bool,
+    drop_removed_tables: bool,
 ) -> None:
     """Run the daemon in the foreground, until SIGTERM or SIGINT.
 
     Without a file and without tables it serves one table, `replay`: uniform sampling, oldest out first.
     """
     from replayd.config import ConfigError, build_tables, read_config
-    from replayd.errors import BindError
+    from replayd.errors import BindError, StoreError
     from replayd.heap import keep_freed_memory
+    from replayd.keeper import StoreOptions
+    from replayd.restoring import RestoreRules
     from replayd.server import Daemon
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
@@ -121,6 +133,7 @@ def serve(
                 ingest_port=ingest_port,
                 seed=seed,
                 insecure_public=insecure_public,
+                data_dir=data_dir,
             )
             built = build_tables(config)
     except ConfigError as error:
@@ -128,7 +141,13 @@ def serve(
     # A limiter is made once when the file is checked and once for its table, so it doubts twice.
     for doubt in dict.fromkeys(str(doubt.message) for doubt in doubts):
         click.echo(f"replayd: warning: {doubt}", err=True)
-    server = config.server
+    server, store = config.server, None
+    if config.store is not None:
+        rules = RestoreRules(strict, reset_limiter, drop_removed_tables)
+        interval_s, on_stop = config.store.checkpoint_interval, config.store.checkpoint_on_stop
+        store = StoreOptions(Path(config.store.path), interval_s, on_stop, rules, allow_empty)
+    elif strict or allow_empty or reset_limiter or drop_removed_tables:
+        raise click.UsageError("--strict, --allow-empty, --reset-limiter and --drop-removed-tables need --data-dir")
     daemon = Daemon(
         built,
         listen=server.listen,
@@ -136,6 +155,7 @@ def serve(
         seed=server.seed,
         lease_s=server.lease,
         trimmer=keep_freed_memory(),
+        store=store,
     )
     # From here on a signal means an orderly end or nothing, also before the loop runs and takes over the handlers.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -149,6 +169,8 @@ def serve(
         _announce(config, daemon)
         try:
             daemon.run(stop_on_signals=True)
+        except StoreError as error:
+            fail(cli_store.exit_code(error), str(error))
         except Exception:
             traceback.print_exc()
             fail(os.EX_SOFTWARE, "stopped by a fault of replayd itself; the lines above belong in a report of it")
@@ -186,6 +208,8 @@ def _announce(config: Config, daemon: Daemon) -> None:
         click.echo(f"  ingest    {ingest}  (PUSH: inserts only, at most once{here})")
     for table in config.table:
         click.echo(f"  table     {table.name}: {table}")
+    if config.store is not None:
+        click.echo(f"  store     {config.store}")
     if not is_wildcard(requests):
         click.echo(f"try: replayd info --address {requests}")
         return

@@ -95,18 +95,18 @@ def info(address: str, timeout_s: float, as_json: bool) -> None:
     """Show each table of a running daemon, and who waits there for what."""
     from replayd_client.wire import InfoReply, encode_info
 
-    with _connected(address) as pool, pool.connection() as connection:
+    with connected(address) as pool, pool.connection() as connection:
         reply = connection.call("info", encode_info, time.monotonic() + timeout_s)
     assert isinstance(reply, InfoReply), "info is answered by info"
     answer = {name: value for name, value in reply.fields.items() if name not in ("v", "op", "id")}
     if as_json:
-        _print_json(answer)
+        print_json(answer)
         return
     chunks, streams = answer["chunks"], answer["streams"]
     click.echo(f"{answer['server']} at {address}")
     click.echo(
-        f"  {_count(chunks['count'], 'chunk')}, {_bytes(chunks['bytes'])}, of which {_bytes(chunks['orphan_bytes'])} "
-        f"in no item yet; {_count(streams['open'], 'open stream')}"
+        f"  {_count(chunks['count'], 'chunk')}, {size_text(chunks['bytes'])}, of which "
+        f"{size_text(chunks['orphan_bytes'])} in no item yet; {_count(streams['open'], 'open stream')}"
     )
     for table in answer["tables"]:
         click.echo("")
@@ -118,7 +118,7 @@ def _table_lines(table: Mapping[str, Any]) -> Iterator[str]:
     limiter = table["limiter"]
     yield f"{table['name']}"
     yield (
-        f"  items    {table['size']} of at most {table['max_size']}; {_bytes(table['bytes'])} of "
+        f"  items    {table['size']} of at most {table['max_size']}; {size_text(table['bytes'])} of "
         f"{_count(table['episodes'], 'episode')}"
     )
     yield (
@@ -154,7 +154,7 @@ def ping(address: str, wait_s: float | None) -> None:
     Exit code 0 if it does, 69 if not, 75 if it still did not when --wait was over.
     """
     unreachable = os.EX_UNAVAILABLE if wait_s is None else os.EX_TEMPFAIL
-    with _connected(address, unreachable) as pool, pool.connection() as connection:
+    with connected(address, unreachable) as pool, pool.connection() as connection:
         hello = connection.open_session(time.monotonic() + (PING_S if wait_s is None else wait_s))
     click.echo(f"{hello.server} at {address}")
 
@@ -171,10 +171,10 @@ def why(table: str, address: str, timeout_s: float, as_json: bool) -> None:
 
     from replayd_client import inspection
 
-    with _connected(address) as pool:
+    with connected(address) as pool:
         found = inspection.why(pool, table, time.monotonic() + timeout_s)
     if as_json:
-        _print_json(asdict(found))
+        print_json(asdict(found))
     else:
         click.echo(str(found))
 
@@ -202,7 +202,7 @@ def peek(
     if len(asked) + bool(keys) > 1:
         raise click.UsageError("only one of --key, --newest, --oldest, --highest and --lowest at a time")
     deadline = time.monotonic() + timeout_s
-    with _connected(address) as pool:
+    with connected(address) as pool:
         if keys:
             found = inspection.peek_keys(pool, table, np.array(keys, np.uint64), deadline)
         else:
@@ -214,7 +214,7 @@ def peek(
             {**item.info._asdict(), "data": {name: _described(array) for name, array in _columns(item)}}
             for item in found
         ]
-        _print_json({"items": items, "missing": missing})
+        print_json({"items": items, "missing": missing})
         return
     click.echo(f"{table}: {_count(len(found), 'item')}")
     for line in _aligned([("key", "priority", "sampled", "age", "data"), *map(_item_row, found)] if found else []):
@@ -338,10 +338,10 @@ def _change(table: str, changes: dict[str, Any], address: str, timeout_s: float,
     """Change settings in one request, and show what became of them."""
     from replayd_client import inspection
 
-    with _connected(address) as pool:
+    with connected(address) as pool:
         before, after = inspection.change(pool, table, changes, time.monotonic() + timeout_s)
     if as_json:
-        _print_json({"before": before, "after": after})
+        print_json({"before": before, "after": after})
         return
     width = max(map(len, after))
     changed = {name: value for name, value in after.items() if before.get(name) != value}
@@ -366,11 +366,11 @@ def reset(table: str, address: str, timeout_s: float, as_json: bool) -> None:
     """Remove all items of TABLE and set its counters to 0. Who waits goes on waiting."""
     from replayd_client.wire import ResetReply, encode_reset
 
-    with _connected(address) as pool, pool.connection() as connection:
+    with connected(address) as pool, pool.connection() as connection:
         reply = connection.call("reset", lambda id: encode_reset(id, table), time.monotonic() + timeout_s)
     assert isinstance(reply, ResetReply), "reset is answered by reset"
     if as_json:
-        _print_json({"removed": reply.removed})
+        print_json({"removed": reply.removed})
     else:
         click.echo(f"{table}: {_count(reply.removed, 'item')} removed")
 
@@ -382,7 +382,7 @@ COMMANDS: tuple[click.Command, ...] = (info, ping, why, peek, set_, pause, resum
 
 
 @contextmanager
-def _connected(address: str, unreachable: int = os.EX_UNAVAILABLE) -> Iterator[ConnectionPool]:
+def connected(address: str, unreachable: int = os.EX_UNAVAILABLE) -> Iterator[ConnectionPool]:
     """Connections to the daemon. What goes wrong with them ends the command, in code `unreachable` if nobody
     answers.
     """
@@ -402,7 +402,8 @@ def _connected(address: str, unreachable: int = os.EX_UNAVAILABLE) -> Iterator[C
         pool.close()
 
 
-def _print_json(value: Any) -> None:
+def print_json(value: Any) -> None:
+    """Print what a daemon said, for programs."""
     click.echo(json.dumps(value, indent=2, default=_jsonable))
 
 
@@ -415,7 +416,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _bytes(number: int) -> str:
+def size_text(number: int) -> str:
+    """A number of bytes as people read it."""
     units = ("B", "KiB", "MiB", "GiB", "TiB")
     power = min(max(number.bit_length() - 1, 0) // 10, len(units) - 1)
     return f"{number / 1024**power:.4g} {units[power]}"

@@ -27,6 +27,7 @@ from replayd.config_model import (
     PlainSelector,
     Section,
     ServerConfig,
+    StoreConfig,
     TableConfig,
 )
 from replayd.table import Table
@@ -52,11 +53,13 @@ def read_config(
     ingest_port: int | None = None,
     seed: int | None = None,
     insecure_public: bool = False,
+    data_dir: str | None = None,
 ) -> Config:
     """Return the configuration in the TOML file at `path` (None: the defaults) with the command line's settings on top.
 
     `tables` are `NAME[,key=value…]`, added to those of the file. `listen` may be a mere `HOST:PORT`. `port` replaces
-    the port of whatever address is listened at. Raises ConfigError with all problems found.
+    the port of whatever address is listened at. `data_dir` is the path of the store. Raises ConfigError with all
+    problems found.
     """
     data = _read_toml(path) if path is not None else {}
     problems: list[str] = []
@@ -67,6 +70,8 @@ def read_config(
     server = data.setdefault("server", {})
     if isinstance(server, dict):
         _set_server(server, listen, port, ingest_port, seed, insecure_public)
+    if data_dir is not None and isinstance(store := data.setdefault("store", {}), dict):
+        store["path"] = data_dir
     try:
         config = Config.model_validate(data)
     except ValidationError as error:
@@ -240,6 +245,8 @@ def _section(location: tuple[int | str, ...]) -> type[Section]:
             return Config
         case ("server",):
             return ServerConfig
+        case ("store",):
+            return StoreConfig
         case ("table", int()):
             return TableConfig
         case ("table", int(), "signature", int()):

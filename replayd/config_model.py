@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from replayd import rate_limiters, selectors
 from replayd.extensions import InsertOnSample, PriorityDiffusion
-from replayd.limits import LEASE_S, NAME_BYTES
+from replayd.limits import CHECKPOINT_INTERVAL_S, LEASE_S, NAME_BYTES
 from replayd.table import Table
 from replayd_client.specs import TensorSpec
 from replayd_client.structure import Structure
@@ -383,10 +383,24 @@ class ServerConfig(Section):
         return self
 
 
+class StoreConfig(Section):
+    """Where what the server holds is kept on disk. `checkpoint_interval = "0s"`: a checkpoint only when asked for."""
+
+    path: Annotated[str, Field(min_length=1)]
+    checkpoint_interval: Annotated[float, BeforeValidator(_seconds)] = CHECKPOINT_INTERVAL_S
+    checkpoint_on_stop: bool = True
+
+    def __str__(self) -> str:
+        when = [f"every {self.checkpoint_interval:g} s"] if self.checkpoint_interval else []
+        when += ["at the end"] if self.checkpoint_on_stop else []
+        return f"{self.path}: checkpoints {' and '.join(when) or 'when asked for'}"
+
+
 class Config(Section):
     """The whole file."""
 
     server: ServerConfig = ServerConfig()
+    store: StoreConfig | None = None
     table: list[TableConfig] = Field(default=[TableConfig(name="replay")], min_length=1)
 
     @model_validator(mode="after")

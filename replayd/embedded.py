@@ -5,11 +5,15 @@ Owns the thread and what ended it. Knows the daemon only as something to run and
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from replayd.keeper import StoreOptions
+from replayd.limits import CHECKPOINT_INTERVAL_S
 from replayd.server import Daemon
 from replayd.table import Table
 
@@ -21,18 +25,36 @@ class Server:
     """Serve `tables` until `stop`.
 
     `port` None picks a free one. With a `seed` the same requests draw the same items. Only loopback is listened to;
-    `replayd serve` can listen elsewhere. Raises ValueError for no tables, two of one name or a port that is none,
-    BindError if the port is taken. A context manager; `stop` may be called more than once.
+    `replayd serve` can listen elsewhere. With a `data_dir` the server begins with what is in the store there, and
+    writes checkpoints: every `checkpoint_interval_s` seconds (0: never), when `Client.checkpoint` asks for one, and at
+    the end. A context manager; `stop` may be called more than once.
+
+    Raises ValueError for no tables, two of one name or a port that is none, BindError if the port is taken, StoreError
+    and its kinds (`replayd.errors`) if the store cannot be used.
     """
 
-    def __init__(self, tables: Sequence[Table], port: int | None = None, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        port: int | None = None,
+        seed: int | None = None,
+        *,
+        data_dir: str | os.PathLike[str] | None = None,
+        checkpoint_interval_s: float = CHECKPOINT_INTERVAL_S,
+    ) -> None:
         if isinstance(tables, Table):
             raise TypeError("a server takes a list of tables, got one table")
         if port is not None and not 0 <= port <= 65535:
             raise ValueError(f"port must be between 0 and 65535, got {port}")
         self._tables = list(tables)
-        self._daemon = Daemon(self._tables, f"tcp://127.0.0.1:{0 if port is None else port}", seed=seed)
+        store = None if data_dir is None else StoreOptions(Path(data_dir), checkpoint_interval_s)
+        self._daemon = Daemon(self._tables, f"tcp://127.0.0.1:{0 if port is None else port}", seed=seed, store=store)
         self._daemon.bind()
+        try:
+            self._daemon.load()
+        except BaseException:
+            self._daemon.abandon()
+            raise
         self.address = self._daemon.router_address
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._serve, name="replayd", daemon=True)
@@ -44,7 +66,10 @@ class Server:
         return int(self.address.rpartition(":")[2])
 
     def stop(self) -> None:
-        """End the loop; those who wait are answered `shutting_down`. Raises what ended it, if it failed by itself."""
+        """End the loop; those who wait are answered `shutting_down`, and a store gets its last checkpoint.
+
+        Raises what ended it, if it failed by itself, and LastCheckpointFailed.
+        """
         self._daemon.stop()
         self.wait()
 

@@ -1,4 +1,4 @@
-"""The daemon: sockets, clock and signals around one Service. The only module that has any of them.
+"""The daemon: sockets, clock and signals around one Service, and the store beside it.
 
 The loop is `run`: poll until something is due, take what has arrived, let the service work, send what it answers. It
 never blocks in a send and never sleeps longer than the next deadline.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import os
+import math
 import secrets
 import signal
 import socket
@@ -21,14 +21,16 @@ from typing import Any
 import zmq
 
 from replayd import __version__
-from replayd.errors import BindError, Fault
+from replayd.errors import BindError, Fault, StoreError
 from replayd.fault_log import FaultLog
 from replayd.heap import Trimmer
 from replayd.insert_reader import cut_large
 from replayd.insert_runs import is_joinable, read_run
-from replayd.limits import FRAME_BYTES, LEASE_S, REPLY_BYTES
-from replayd.messages import Insert, Peer
+from replayd.keeper import Keeper, StoreOptions
+from replayd.limits import LEASE_S, REPLY_BYTES
+from replayd.messages import Failed, Insert, Peer, Reply
 from replayd.service import Service
+from replayd.sockets import address_of, bound
 from replayd.table import Table
 from replayd.wire import Undecodable, Unread, decode_unread, encode, read
 
@@ -38,33 +40,15 @@ MESSAGES_PER_TURN = 100
 """Messages taken from one socket before replies are sent, fewer when those are large: bounds how long a busy peer
 delays the others' replies, and how much waits in memory."""
 
-LINGER_MS = 1000
-"""Time for the last replies to leave at the end."""
-
-_ROUTER_OPTIONS: Mapping[int, int] = {
-    # Without it libzmq drops replies to a full or vanished peer and says nothing.
-    zmq.ROUTER_MANDATORY: 1,
-    # Twice what a peer may have open (window_messages + parked_samples), so a peer that reads never meets it.
-    zmq.SNDHWM: 256,
-    zmq.RCVHWM: 100,
-    # A peer that lost power is noticed, and its queue freed, within 15 s. Not on PULL: left unread it hears no answers.
-    zmq.HEARTBEAT_IVL: 5000,
-    zmq.HEARTBEAT_TIMEOUT: 15000,
-}
-_COMMON_OPTIONS: Mapping[int, int] = {
-    zmq.LINGER: LINGER_MS,
-    zmq.MAXMSGSIZE: FRAME_BYTES.value,
-    zmq.BACKLOG: 1024,
-    zmq.HANDSHAKE_IVL: 5000,
-    zmq.TCP_KEEPALIVE: 1,
-}
+LOADING_TOLD_S = 1
+"""Between two lines of the log about how much of a store is loaded."""
 
 
 class Daemon:
     """One service behind a ROUTER and, if `ingest` is given, a PULL socket.
 
     `listen` and `ingest` are ZeroMQ endpoints; port 0 or `*` picks a free one. `seed` None draws one from the system.
-    `trimmer` holds down what the process keeps of freed memory.
+    `trimmer` holds down what the process keeps of freed memory. With a `store` the service begins with what is in it.
     """
 
     def __init__(
@@ -75,6 +59,7 @@ class Daemon:
         seed: int | None = None,
         lease_s: float = LEASE_S,
         trimmer: Trimmer | None = None,
+        store: StoreOptions | None = None,
     ) -> None:
         self._tables = tables
         self._seed = secrets.randbits(64) if seed is None else seed
@@ -82,7 +67,10 @@ class Daemon:
         self._trimmer = trimmer
         self._listen = listen
         self._ingest = ingest
+        self._store = store
+        self._keeper: Keeper | None = None
         self._stop_asked = False
+        self._stop_signals = 0
         self._joined: list[tuple[Peer, Unread]] = []
         """Small inserts of this turn, not handled yet."""
         self._reload_asked = False
@@ -101,8 +89,8 @@ class Daemon:
         """
         self._context = zmq.Context()
         try:
-            self._router = _bound(self._context, zmq.ROUTER, self._listen, _ROUTER_OPTIONS)
-            self._pull = _bound(self._context, zmq.PULL, self._ingest, {zmq.RCVHWM: 100}) if self._ingest else None
+            self._router = bound(self._context, zmq.ROUTER, self._listen)
+            self._pull = bound(self._context, zmq.PULL, self._ingest) if self._ingest else None
             self.service = Service(
                 self._tables,
                 server_id=secrets.token_bytes(16),
@@ -111,31 +99,51 @@ class Daemon:
                 lease_s=self._lease_s,
                 started_at=time.monotonic(),
             )
+            self._keeper = Keeper(self._store, self.service, self._wake) if self._store else None
         except (BindError, ValueError):
-            self._context.destroy(linger=0)
-            for end in (self._wake_read, self._wake_write):
-                end.close()
+            self.abandon()
             raise
 
     @property
     def router_address(self) -> str:
         """The endpoint of requests with its real port, once bound."""
-        return _address(self._router)
+        return address_of(self._router)
 
     @property
     def ingest_address(self) -> str | None:
         """The endpoint of PUSH inserts with its real port, once bound; None without one."""
-        return _address(self._pull) if self._pull else None
+        return address_of(self._pull) if self._pull else None
+
+    def load(self) -> None:
+        """Restore what is in the store, if there is one, before `run`; which else does it, answering `loading`.
+
+        Raises StoreError and its kinds; call `abandon` then.
+        """
+        if self._keeper is not None:
+            self._keeper.load()
+
+    def abandon(self) -> None:
+        """Close what `bind` opened, if there will be no `run`."""
+        self._context.destroy(linger=0)
+        for end in (self._wake_read, self._wake_write):
+            end.close()
 
     def run(self, stop_on_signals: bool = True) -> None:
         """Serve until `stop` is called or (if asked) SIGTERM or SIGINT comes; then answer those who wait.
 
-        SIGHUP, by which other daemons read their settings again, is ignored with a word in the log.
+        With a store, whoever asks before it is loaded is told so; at the end comes a last checkpoint, which a second
+        signal cuts short. SIGHUP, by which other daemons read their settings again, is ignored with a word in the log.
+
+        Raises StoreError and its kinds if the store cannot be loaded, LastCheckpointFailed.
         """
         with self._signals() if stop_on_signals else contextlib.nullcontext():
             try:
-                self._loop()
-                self._say_goodbye()
+                if self._keeper is None or self._load(self._keeper):
+                    self._loop()
+                    self._say_goodbye()
+                    self._finish()
+            except StoreError:
+                raise
             except Exception:
                 log.exception("the daemon fails; those who wait are told, then it ends")
                 # The state may be broken: the first fault is the one to tell of.
@@ -148,39 +156,97 @@ class Daemon:
     def stop(self) -> None:
         """End `run`; safe from any thread and from signal handlers."""
         self._stop_asked = True
+        self._wake()
+
+    def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError, OSError):
             self._wake_write.send(b"\0")
+
+    # --- before and after the loop ------------------------------------------------------------------------------------
+
+    def _load(self, keeper: Keeper) -> bool:
+        """Restore on a thread and answer everyone `loading` meanwhile. False: the daemon is to stop."""
+        if keeper.is_loaded:
+            return True
+        keeper.begin_loading()
+        poller = self._poller()
+        told_at = time.monotonic()
+        while keeper.is_loading:
+            if self._stop_asked:
+                keeper.give_up_loading()
+                return False
+            ready = dict(poller.poll(LOADING_TOLD_S * 1000))
+            self._empty_wake(ready)
+            if self._router in ready:
+                self._refuse_all(keeper)
+            if time.monotonic() - told_at >= LOADING_TOLD_S:
+                told_at = time.monotonic()
+                log.info("loading: %s", keeper.loading_text())
+        return True
+
+    def _refuse_all(self, keeper: Keeper) -> None:
+        error = keeper.loading()
+        for peer, frames in self._arrived():
+            try:
+                message = read(frames)
+            except Undecodable as fault:
+                self._send(peer, Failed(fault.op, fault.id, fault.error.code, fault.error.message, fault.error.detail))
+            else:
+                self._send(peer, Failed(message.op, message.id, error.code, error.message, error.detail))
+
+    def _finish(self) -> None:
+        """The last checkpoint. Who asks meanwhile is told that the server is stopping."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        signals = self._stop_signals
+        keeper.begin_last(time.monotonic())
+        poller = self._poller()
+        while True:
+            now = time.monotonic()
+            due = keeper.turn(now)
+            self._send_replies()
+            if keeper.is_done:
+                break
+            if self._stop_signals > signals:
+                log.warning("told to stop again: there is no last checkpoint")
+                break
+            ready = dict(poller.poll(_wait_ms(due)))
+            self._empty_wake(ready)
+            if self._router in ready:
+                self._take_requests(time.monotonic())
+        try:
+            keeper.close()
+        finally:
+            self._send_replies()
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._router, zmq.POLLIN)
-        poller.register(self._wake_read, zmq.POLLIN)
+        poller = self._poller()
         reads_pull = False
         due: float | None = None
         while not self._stop_asked:
             if self._pull and self.service.wants_inserts != reads_pull:
                 reads_pull = not reads_pull
                 poller.register(self._pull, zmq.POLLIN) if reads_pull else poller.unregister(self._pull)
-            wait_ms = None if due is None else int(max(0.0, due - time.monotonic()) * 1000) + 1
-            ready = dict(poller.poll(wait_ms))
+            ready = dict(poller.poll(_wait_ms(due)))
             now = time.monotonic()
             if self._router in ready:
                 self._take_requests(now)
             if self._pull and self._pull in ready:
                 self._take_pushes(now)
-            if self._wake_read.fileno() in ready:
-                self._wake_read.recv(4096)
+            self._empty_wake(ready)
             if self._reload_asked:
                 self._reload_asked = False
                 log.warning("SIGHUP is ignored: settings are read at start alone; `replayd set` changes many live")
             due = self.service.tick(now)
+            keeper_due = self._keeper.turn(now) if self._keeper else None
             self._send_replies()
             self._write_log(now)
             count_due = self._faults.tick(now)
             trim_due = self._trimmer.tick(now, self.service.chunks.bytes_in_use) if self._trimmer else None
-            due = min((at for at in (due, count_due, trim_due) if at is not None), default=None)
+            due = min((at for at in (due, keeper_due, count_due, trim_due) if at is not None), default=None)
 
     def _write_log(self, now: float) -> None:
         while self.service.notices:
@@ -196,18 +262,22 @@ class Daemon:
         self._faults.close(now)
 
     def _take_requests(self, now: float) -> None:
-        for _ in range(MESSAGES_PER_TURN):
+        for peer, frames in self._arrived():
+            self._take(peer, frames, now)
             if self.service.outbox_bytes >= REPLY_BYTES.value:
                 break
+        self._handle_joined(now)
+
+    def _arrived(self) -> Iterator[tuple[Peer, list[Any]]]:
+        """Requests of this turn, as far as they are asked for."""
+        for _ in range(MESSAGES_PER_TURN):
             try:
                 frames = _received(self._router)
             except zmq.Again:
-                break
+                return
             # A REQ peer puts an empty frame before its message and wants it back.
             envelope = 2 if len(frames) > 1 and len(frames[1]) == 0 else 1
-            peer: Peer = tuple(bytes(frame) for frame in frames[:envelope])
-            self._take(peer, frames[envelope:], now)
-        self._handle_joined(now)
+            yield tuple(bytes(frame) for frame in frames[:envelope]), frames[envelope:]
 
     def _take_pushes(self, now: float) -> None:
         assert self._pull is not None
@@ -264,16 +334,19 @@ class Daemon:
 
     def _send_replies(self) -> None:
         for peer, reply in self.service.drain():
-            assert isinstance(peer, tuple)
-            try:
-                self._router.send_multipart([*peer, *encode(reply)], zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                # The peer has more replies unread than it may have requests open.
-                self.service.counters.replies_dropped += 1
-            except zmq.ZMQError as error:
-                if error.errno != errno.EHOSTUNREACH:
-                    raise
-                self.service.counters.replies_to_the_gone += 1
+            self._send(peer, reply)
+
+    def _send(self, peer: Peer, reply: Reply) -> None:
+        assert isinstance(peer, tuple)
+        try:
+            self._router.send_multipart([*peer, *encode(reply)], zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            # The peer has more replies unread than it may have requests open.
+            self.service.counters.replies_dropped += 1
+        except zmq.ZMQError as error:
+            if error.errno != errno.EHOSTUNREACH:
+                raise
+            self.service.counters.replies_to_the_gone += 1
 
     # --- signals and sockets ------------------------------------------------------------------------------------------
 
@@ -281,6 +354,7 @@ class Daemon:
     def _signals(self) -> Iterator[None]:
         def ask_to_stop(number: int, frame: FrameType | None) -> None:
             self._stop_asked = True
+            self._stop_signals += 1
 
         def ask_to_reload(number: int, frame: FrameType | None) -> None:
             self._reload_asked = True
@@ -295,13 +369,29 @@ class Daemon:
                 signal.signal(number, old_handler)
             signal.set_wakeup_fd(old_fd)
 
+    def _poller(self) -> zmq.Poller:
+        poller = zmq.Poller()
+        poller.register(self._router, zmq.POLLIN)
+        poller.register(self._wake_read, zmq.POLLIN)
+        return poller
+
+    def _empty_wake(self, ready: Mapping[Any, int]) -> None:
+        if self._wake_read.fileno() in ready:
+            self._wake_read.recv(4096)
+
     def _close(self) -> None:
+        if self._keeper:
+            self._keeper.close()
         self._router.close()
         if self._pull:
             self._pull.close()
         self._context.term()
         self._wake_read.close()
         self._wake_write.close()
+
+
+def _wait_ms(due: float | None) -> int | None:
+    return None if due is None else math.ceil(max(0.0, due - time.monotonic()) * 1000)
 
 
 def _received(socket: zmq.Socket[Any]) -> list[Any]:
@@ -323,22 +413,3 @@ def _own_frame(payload: memoryview) -> zmq.Frame:
     # pyzmq keeps what a frame was made of, and through it all that came in the same message.
     payload.release()
     return frame
-
-
-def _bound(context: zmq.Context[Any], kind: int, endpoint: str, options: Mapping[int, int]) -> zmq.Socket[Any]:
-    socket: zmq.Socket[Any] = context.socket(kind)
-    if "[" in endpoint:
-        socket.setsockopt(zmq.IPV6, 1)
-    for option, value in (*_COMMON_OPTIONS.items(), *options.items()):
-        socket.setsockopt(option, value)
-    try:
-        socket.bind(endpoint)
-    except zmq.ZMQError as error:
-        raise BindError(f"cannot bind {endpoint}: {os.strerror(error.errno or 0)}") from error
-    return socket
-
-
-def _address(socket: zmq.Socket[Any]) -> str:
-    address = socket.getsockopt(zmq.LAST_ENDPOINT)
-    assert isinstance(address, bytes)
-    return address.rstrip(b"\0").decode()

@@ -20,6 +20,7 @@ from replayd.limits import MAX_WAIT_MS, PEEKED
 from replayd.messages import (
     OPS,
     PEEK_ORDERS,
+    Checkpoint,
     CloseStream,
     Failed,
     Hello,
@@ -173,6 +174,10 @@ def _close_stream(id: int, header: Header, body: Frames) -> CloseStream:
     return CloseStream(id, header.stream())
 
 
+def _checkpoint(id: int, header: Header, body: Frames) -> Checkpoint:
+    return Checkpoint(id)
+
+
 _READERS: dict[str, Callable[[int, Header, Frames], Request]] = {
     "hello": _hello,
     "insert": _insert,
@@ -185,6 +190,7 @@ _READERS: dict[str, Callable[[int, Header, Frames], Request]] = {
     "set": _set,
     "keepalive": _keepalive,
     "close_stream": _close_stream,
+    "checkpoint": _checkpoint,
 }
 assert list(_READERS) == list(OPS)
 

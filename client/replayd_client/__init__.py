@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from replayd_client.client import Client
     from replayd_client.dataset import Dataset
     from replayd_client.history import TrajectoryColumn
-    from replayd_client.inspection import Peeked, PeekedItem, PeekInfo, SetResult, Why
+    from replayd_client.inspection import Checkpointed, Peeked, PeekedItem, PeekInfo, SetResult, Why
     from replayd_client.item_handle import ItemHandle
     from replayd_client.pattern_dataset import PatternDataset
     from replayd_client.sampling import ReplaySample, SampleBatch, SampleInfo
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BatchWriter": "batch_writer",
+    "Checkpointed": "inspection",
     "Client": "client",
     "ColumnReport": "writer_report",
     "Dataset": "dataset",
@@ -65,6 +66,7 @@ _MODULES = ("structured", "torch")
 
 __all__ = [
     "BatchWriter",
+    "Checkpointed",
     "Client",
     "ColumnReport",
     "Dataset",

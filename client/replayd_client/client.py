@@ -19,7 +19,7 @@ from replayd_client.codecs import WriterCodec
 from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.dataset import Dataset, plan_of
 from replayd_client.errors import DataError
-from replayd_client.inspection import Peeked, SetResult, Why
+from replayd_client.inspection import Checkpointed, Peeked, SetResult, Why
 from replayd_client.item_core import ItemCore
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool, endpoint_of
@@ -364,6 +364,12 @@ class Client:
         Raises ConnectionLostError if there is no server at the deadline, DeadlineExceededError if it does not answer.
         """
         return inspection.info(self._pool, deadline_after(timeout_ms))
+
+    def checkpoint(self, timeout_ms: float | None = inspection.CHECKPOINT_TIMEOUT_MS) -> Checkpointed:
+        """Have the server write all that was acknowledged to its disk while it goes on; return when it is there.
+
+        Raises NoStoreError, CheckpointFailedError, and what `info` raises."""
+        return inspection.checkpoint(self._pool, deadline_after(timeout_ms))
 
     # Life.
 

@@ -14,7 +14,7 @@ ReplaydError                          .code (the wire's word, "" for an error of
 ├── ForkedClientError    RuntimeError     a writer used in a forked child
 └── ServerError          RuntimeError     the server refused; the base of the codes no caller can put right
     └── ProtocolError (bad_message, bad_request), UnsupportedVersionError, UnknownOpError,
-        UnknownStreamError, SequenceGapError, MissingChunkError
+        UnknownStreamError, SequenceGapError, MissingChunkError, NoStoreError, CheckpointFailedError
 """
 
 from __future__ import annotations
@@ -164,6 +164,18 @@ class MissingChunkError(ServerError):
     code = "missing_chunk"
 
 
+class NoStoreError(ServerError):
+    """The server was started without a store, so there is nothing that a checkpoint could be written to."""
+
+    code = "no_store"
+
+
+class CheckpointFailedError(ServerError):
+    """The server could not write a checkpoint; what was durable before still is. `detail["reason"]` tells why."""
+
+    code = "checkpoint_failed"
+
+
 _BY_CODE: dict[str, type[ReplaydError]] = {
     cls.code: cls
     for cls in (
@@ -182,6 +194,8 @@ _BY_CODE: dict[str, type[ReplaydError]] = {
         DeadlineExceededError,
         ShuttingDownError,
         LoadingError,
+        NoStoreError,
+        CheckpointFailedError,
     )
 }
 

@@ -15,14 +15,25 @@ from numpy.typing import NDArray
 
 from replayd_client.connection import Encoder
 from replayd_client.errors import BadRequestError, DataError, ProtocolError
-from replayd_client.messages import InfoReply, PeekReply, Reply, ResetReply, SetReply, WaitingSide, WhyReply
+from replayd_client.messages import (
+    CheckpointReply,
+    InfoReply,
+    PeekReply,
+    Reply,
+    ResetReply,
+    SetReply,
+    WaitingSide,
+    WhyReply,
+)
 from replayd_client.pool import ConnectionPool
 from replayd_client.structure import Structure
 from replayd_client.updates import keys_of
-from replayd_client.wire import encode_info, encode_peek, encode_reset, encode_set, encode_why
+from replayd_client.wire import encode_checkpoint, encode_info, encode_peek, encode_reset, encode_set, encode_why
 
 PAUSES = {"insert": "paused_inserts", "sample": "paused_samples"}
 """The setting that holds back each side."""
+CHECKPOINT_TIMEOUT_MS = 600_000
+"""Default deadline of a checkpoint: a disk takes minutes for what a machine holds in memory."""
 PEEK_KEYS = 1024
 """Keys of one peek; more go in several."""
 
@@ -96,6 +107,33 @@ class SetResult(NamedTuple):
 
     before: dict[str, Any]
     after: dict[str, Any]
+
+
+class Checkpointed(NamedTuple):
+    """A checkpoint that is on the server's disk."""
+
+    path: str
+    """The directory of the store, on the machine `host`."""
+    host: str
+    generation: int
+    """Number of the checkpoint."""
+    duration_s: float
+    held_ms: float
+    """How long requests had to wait for it."""
+    items: int
+    """Items of all tables, which it has."""
+    chunks: int
+    """Chunks that were written; the others were there already."""
+    nbytes: int
+    """Bytes that were written, the index included."""
+    size_bytes: int
+    """Size of the store."""
+
+
+def checkpoint(pool: ConnectionPool, deadline: float | None) -> Checkpointed:
+    reply = _call(pool, "checkpoint", encode_checkpoint, deadline)
+    assert isinstance(reply, CheckpointReply), "checkpoint is answered by checkpoint"
+    return Checkpointed(**{name: getattr(reply, name) for name in Checkpointed._fields})
 
 
 def why(pool: ConnectionPool, table: str, deadline: float | None) -> Why:

@@ -225,6 +225,22 @@ class SetReply:
 
 
 @dataclass(slots=True)
+class CheckpointReply:
+    """What is durable now, and where: `path` is one of the machine `host`."""
+
+    id: int
+    path: str
+    host: str
+    generation: int
+    duration_s: float
+    held_ms: float
+    items: int
+    chunks: int
+    nbytes: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
 class DoneReply:
     """The answer of an operation that has nothing to tell: keepalive, close_stream."""
 
@@ -249,6 +265,7 @@ Reply = (
     | WhyReply
     | PeekReply
     | SetReply
+    | CheckpointReply
     | DoneReply
     | ErrorReply
 )

@@ -20,6 +20,7 @@ from replayd_client.messages import (
     AT_MAX,
     BLOB_RECORD,
     Buffer,
+    CheckpointReply,
     ChunkBatch,
     DoneReply,
     ErrorReply,
@@ -45,6 +46,7 @@ __all__ = [
     "AT_MAX",
     "BLOB_RECORD",
     "VERSION",
+    "CheckpointReply",
     "ChunkBatch",
     "DoneReply",
     "ErrorReply",
@@ -62,6 +64,7 @@ __all__ = [
     "UpdateReply",
     "WhyReply",
     "decode_reply",
+    "encode_checkpoint",
     "encode_close_stream",
     "encode_hello",
     "encode_info",
@@ -159,6 +162,10 @@ def encode_keepalive(request_id: int, stream: bytes) -> list[Buffer]:
 
 def encode_close_stream(request_id: int, stream: bytes) -> list[Buffer]:
     return [_header("close_stream", request_id, {"stream": stream})]
+
+
+def encode_checkpoint(request_id: int) -> list[Buffer]:
+    return [_header("checkpoint", request_id, {})]
 
 
 def _header(op: str, request_id: int, fields: Mapping[str, Any]) -> bytes:
@@ -336,6 +343,21 @@ def _decode_set(request_id: int, fields: Fields, body: list[memoryview]) -> SetR
     return SetReply(request_id, fields.child("before").values, fields.child("after").values)
 
 
+def _decode_checkpoint(request_id: int, fields: Fields, body: list[memoryview]) -> CheckpointReply:
+    return CheckpointReply(
+        id=request_id,
+        path=fields.text("path"),
+        host=fields.text("host"),
+        generation=fields.uint("generation"),
+        duration_s=fields.number("duration_s"),
+        held_ms=fields.number("held_ms"),
+        items=fields.uint("items"),
+        chunks=fields.uint("chunks"),
+        nbytes=fields.uint("bytes"),
+        size_bytes=fields.uint("size_bytes"),
+    )
+
+
 _DECODERS: dict[str, Callable[[int, Fields, list[memoryview]], Reply]] = {
     "hello": _decode_hello,
     "insert": _decode_insert,
@@ -348,4 +370,5 @@ _DECODERS: dict[str, Callable[[int, Fields, list[memoryview]], Reply]] = {
     "set": _decode_set,
     "keepalive": lambda request_id, fields, body: DoneReply(request_id, "keepalive"),
     "close_stream": lambda request_id, fields, body: DoneReply(request_id, "close_stream"),
+    "checkpoint": _decode_checkpoint,
 }

@@ -79,7 +79,7 @@ def of_request(op: str, request: server.Request) -> Message:
             return {**head, "table": request.table, "changes": request.changes}
         case server.KeepAlive() | server.CloseStream():
             return {**head, "stream": request.stream.hex()}
-        case server.Info():
+        case server.Info() | server.Checkpoint():
             return head
 
 
@@ -227,6 +227,8 @@ def encode_as_client(message: Message, body_frames: Sequence[bytes]) -> list[byt
             made = client.encode_keepalive(id, bytes.fromhex(message["stream"]))
         case "close_stream":
             made = client.encode_close_stream(id, bytes.fromhex(message["stream"]))
+        case "checkpoint":
+            made = client.encode_checkpoint(id)
         case _:
             raise AssertionError(f"the client has no encoder for {op}")
     return [bytes(frame) for frame in made]
@@ -330,6 +332,9 @@ def of_reply(reply: client.Reply) -> Message:
             return {"op": "reset", "id": reply.id, "removed": reply.removed}
         case client.InfoReply():
             return _hexed({key: value for key, value in reply.fields.items() if key != "v"})
+        case client.CheckpointReply():
+            fields = asdict(reply)
+            return {"op": "checkpoint", "bytes": fields.pop("nbytes"), **fields}
         case client.DoneReply():
             return {"op": reply.op, "id": reply.id}
 

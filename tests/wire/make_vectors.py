@@ -519,6 +519,10 @@ def requests() -> list[Vector]:
             {"op": "close_stream", "id": 16, "stream": STREAM.hex()},
         ),
         request(
+            "checkpoint", "what is held is to be made durable", [header("checkpoint", 18)],
+            {"op": "checkpoint", "id": 18},
+        ),
+        request(
             "insert-at-max",
             "two items, of which the second enters with the largest priority there is",
             [
@@ -676,6 +680,8 @@ def refusals() -> list[Vector]:
     return [
         # The header.
         refused("no-frames", "a message needs a header", [], "bad_message"),
+        refused("no-store", "a server without a store makes no checkpoint", [header("checkpoint", 1)], "no_store",
+                "checkpoint", 1),
         refused("empty-header", "an empty frame is no header", [b""], "bad_message"),
         refused("not-msgpack", "0xc1 is never used in msgpack", [b"\xc1"], "bad_message"),
         refused("truncated-header", "the map's last value is missing", [hello[:-1]], "bad_message"),
@@ -1139,6 +1145,21 @@ def replies() -> list[Vector]:
         reply("keepalive", "nothing to tell", [header("keepalive", 14)], {"op": "keepalive", "id": 14}),
         reply("close_stream", "nothing to tell", [header("close_stream", 15)], {"op": "close_stream", "id": 15}),
         reply(
+            "checkpoint",
+            "three items are durable; two of their chunks had to be written",
+            [
+                header(
+                    "checkpoint", 16, ("path", text("/var/lib/replayd")), ("host", text("lab")),
+                    ("generation", uint(7)), ("duration_s", real(0.5)), ("held_ms", real(1.25)), ("items", uint(3)),
+                    ("chunks", uint(2)), ("bytes", uint(70000)), ("size_bytes", uint(1 << 20)),
+                )
+            ],
+            {
+                "op": "checkpoint", "id": 16, "path": "/var/lib/replayd", "host": "lab", "generation": 7,
+                "duration_s": 0.5, "held_ms": 1.25, "items": 3, "chunks": 2, "bytes": 70000, "size_bytes": 1 << 20,
+            },
+        ),
+        reply(
             "why-flowing",
             "nobody waits; what is unlimited is absent from the limiter",
             [
@@ -1351,6 +1372,13 @@ def errors() -> list[Vector]:
                detail={"table": "replay", "blocked_by": "min_size_to_sample", "who_must_act": "writers", "size": 1,
                        "limiter": limiter_numbers}),
         failed("shutting_down", "info", 14, "shutting_down", "the server is stopping", detail={}),
+        failed("loading", "hello", 16, "loading", "the server is reading its store", ("phase", text("chunks")),
+               ("done_bytes", uint(5)), ("total_bytes", uint(9)), ("elapsed_s", real(1.5)),
+               detail={"phase": "chunks", "done_bytes": 5, "total_bytes": 9, "elapsed_s": 1.5}),
+        failed("no_store", "checkpoint", 17, "no_store", "the server was started without a store", detail={}),
+        failed("checkpoint_failed", "checkpoint", 18, "checkpoint_failed", "no space left on device",
+               ("path", text("/var/lib/replayd")), ("reason", text("no space left on device")),
+               detail={"path": "/var/lib/replayd", "reason": "no space left on device"}),
         failed("code-of-a-later-version", "info", 15, "too_windy", "codes may be added", detail={}),
     ]
 

@@ -1,0 +1,157 @@
+"""What the command line does about stores: `checkpoint`, which asks a daemon and may copy, and `restore`.
+
+Copies are made by this process and with its rights: a daemon takes no paths from whoever reaches its port. Imports
+nothing heavy before a command runs.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from replayd.cli_operator import ADDRESS, Seconds, connected, fail, print_json, size_text
+
+if TYPE_CHECKING:
+    from replayd.store_copies import Copied
+    from replayd_client.inspection import Checkpointed
+
+TIMEOUT_S = 600.0
+
+
+@click.command()
+@ADDRESS
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Seconds(),
+    default=TIMEOUT_S,
+    show_default=True,
+    help="Time to wait for it.",
+)
+@click.option("--to", "target", type=click.Path(path_type=Path), help="Copy the store there: compact, self-contained.")
+@click.option(
+    "--keep",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Take --to for a directory of copies: add one, named after the time, and remove all but the last N.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was done, as JSON.")
+def checkpoint(address: str, timeout_s: float, target: Path | None, keep: int | None, as_json: bool) -> None:
+    """Have a daemon write all that it holds to its store, while it goes on serving.
+
+    A copy is a store of its own: `replayd serve --data-dir` takes it, `replayd restore` brings it back.
+    """
+    from replayd_client import inspection
+
+    if keep is not None and target is None:
+        raise click.UsageError("--keep needs --to")
+    with connected(address) as pool:
+        done = inspection.checkpoint(pool, time.monotonic() + timeout_s)
+    answer = done._asdict()
+    if target is None:
+        if as_json:
+            print_json(answer)
+        else:
+            click.echo(_done_text(done))
+        return
+    if not as_json:
+        click.echo(_done_text(done))
+    copied, removed = _copy(done, target, keep)
+    if as_json:
+        print_json({**answer, "copy": {**_fields(copied), "removed": [str(path) for path in removed]}})
+        return
+    click.echo(f"copied to {copied.path}: checkpoint {copied.generation}, {size_text(copied.size_bytes)}")
+    for path in removed:
+        click.echo(f"removed {path}")
+
+
+@click.command()
+@click.argument("source", metavar="FROM", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Directory of the store that is brought back."
+)
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(exists=True, dir_okay=False),
+    help="TOML file that names it: store.path.",
+)
+@click.option("--replace", is_flag=True, help="If there is a store in it, put that aside there.")
+def restore(source: Path, data_dir: Path | None, config_path: str | None, replace: bool) -> None:
+    """Bring back the copy FROM, which `replayd checkpoint --to` made, for the daemon's next start.
+
+    The daemon must not be running.
+    """
+    from replayd.errors import StoreError
+    from replayd.store_copies import bring_back
+
+    directory = data_dir or _store_path(config_path)
+    try:
+        copied, aside = bring_back(source, directory, replace=replace)
+    except StoreError as error:
+        fail(exit_code(error), str(error))
+    if aside is not None:
+        click.echo(f"the store that was there is put aside in {aside}")
+    made = datetime.fromtimestamp(copied.saved_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    click.echo(
+        f"{directory} has checkpoint {copied.generation} of {made}, {size_text(copied.size_bytes)}; `replayd serve` "
+        "with this directory begins with it"
+    )
+
+
+COMMANDS: tuple[click.Command, ...] = (checkpoint, restore)
+
+
+def exit_code(error: Exception) -> int:
+    """That of sysexits.h for what is wrong with a store."""
+    from replayd.errors import StoreInUse, StoreMismatch, StoreUnreadable
+
+    if isinstance(error, StoreUnreadable):
+        return os.EX_DATAERR
+    if isinstance(error, StoreMismatch):
+        return os.EX_CONFIG
+    return os.EX_CANTCREAT if isinstance(error, StoreInUse) else os.EX_IOERR
+
+
+def _done_text(done: Checkpointed) -> str:
+    return (
+        f"checkpoint {done.generation} of {done.items} items is in {done.path} on {done.host}: {done.chunks} chunks, "
+        f"{size_text(done.nbytes)} written in {done.duration_s:.1f} s, of which requests waited {done.held_ms:.0f} ms"
+    )
+
+
+def _copy(done: Checkpointed, target: Path, keep: int | None) -> tuple[Copied, list[Path]]:
+    from replayd.errors import StoreError
+    from replayd.store_copies import copy_into_rotation, copy_store
+
+    source = Path(done.path)
+    if done.host != socket.gethostname():
+        fail(os.EX_UNAVAILABLE, f"the store is on {done.host}, in {done.path}: run this there to copy it")
+    try:
+        return (copy_store(source, target), []) if keep is None else copy_into_rotation(source, target, keep)
+    except StoreError as error:
+        fail(exit_code(error), f"the checkpoint is made, and not copied: {error}")
+
+
+def _fields(copied: Copied) -> dict[str, object]:
+    return {"path": str(copied.path), "generation": copied.generation, "size_bytes": copied.size_bytes}
+
+
+def _store_path(config_path: str | None) -> Path:
+    from replayd.config import ConfigError, read_config
+
+    if config_path is None:
+        raise click.UsageError("which store? --data-dir or --config says it")
+    try:
+        store = read_config(config_path).store
+    except ConfigError as error:
+        fail(os.EX_CONFIG, *error.problems)
+    if store is None:
+        fail(os.EX_CONFIG, f"{config_path} has no [store]")
+    return Path(store.path)
