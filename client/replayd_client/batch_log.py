@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from replayd_client.batch_messages import (
     MESSAGE_BLOBS,
-    MESSAGE_BYTES,
     MESSAGE_CHUNKS,
     MESSAGE_ITEMS,
     BatchMessages,
@@ -39,7 +38,7 @@ class BatchLog:
         self._maker: BatchMessages | None = None
         self._full: deque[list[Made]] = deque()
         self._open: list[Made] = []
-        self._fill: tuple[int, ...] = (0,) * len(_MOST)
+        self._fill: tuple[int, ...] = _EMPTY
         """Bytes, chunks, items and blobs of the open message."""
         self._items = 0
         self._since: float | None = None
@@ -63,11 +62,12 @@ class BatchLog:
         assert self._maker is not None, "a batch begins before it is added"
         chunks, items = made = self._maker.message(rows, priorities, part, may_lend=False)
         size = (chunks.nbytes, len(chunks), len(items), len(chunks) * len(rows.arrays))
-        if not self._has_room(size):
+        most_bytes = self._maker.most_bytes(rows)
+        if not self._has_room(size, most_bytes):
             self._seal()
         self._open.append(made)
         self._fill = tuple(map(add, self._fill, size))
-        if not self._has_room(size):
+        if not self._has_room(size, most_bytes):
             self._seal()
         if self._since is None:
             self._since = now
@@ -124,14 +124,15 @@ class BatchLog:
 
     # Helpers, in the order of their callers.
 
-    def _has_room(self, size: tuple[int, ...]) -> bool:
-        return all(filled + more <= most for filled, more, most in zip(self._fill, size, _MOST, strict=True))
+    def _has_room(self, size: tuple[int, ...], most_bytes: int) -> bool:
+        most = (most_bytes, MESSAGE_CHUNKS, MESSAGE_ITEMS, MESSAGE_BLOBS)
+        return all(filled + more <= limit for filled, more, limit in zip(self._fill, size, most, strict=True))
 
     def _seal(self) -> None:
         if self._open:
             self._full.append(self._open)
             self._open = []
-            self._fill = (0,) * len(_MOST)
+            self._fill = _EMPTY
 
     def _count(self, rows: Rows, part: slice, packed_records: bytes) -> None:
         count = part.stop - part.start
@@ -146,7 +147,7 @@ class BatchLog:
         self._bytes_stored += records["stored_bytes"].sum(axis=0, dtype=np.int64)
 
 
-_MOST = (MESSAGE_BYTES, MESSAGE_CHUNKS, MESSAGE_ITEMS, MESSAGE_BLOBS)
+_EMPTY = (0, 0, 0, 0)
 
 
 def _text(schema: Schema) -> str:

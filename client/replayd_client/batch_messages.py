@@ -15,12 +15,13 @@ from replayd_client.batch_rows import Rows
 from replayd_client.chunk import PACKED_PAYLOAD_BYTES
 from replayd_client.codecs import WriterCodec
 from replayd_client.columns import Schema
-from replayd_client.equal_chunks import EqualChunksEncoder
+from replayd_client.equal_chunks import OWN_FRAME_BYTES, EqualChunksEncoder
 from replayd_client.messages import Buffer, ChunkBatch, ItemBatch
 
-MESSAGE_BYTES = 8 << 20
-"""Payload bytes of a message, about. A message costs its server about a millisecond beside its bytes, so it has many;
-more would only keep others waiting that come after it."""
+MESSAGE_BYTES, LARGE_MESSAGE_BYTES = 8 << 20, 16 << 20
+"""Payload bytes of a message, about; the second where payloads have frames of their own, which the server does not
+copy. A message costs it about a millisecond beside its bytes, so there are many; more would only keep others waiting
+that come after it."""
 MESSAGE_CHUNKS, MESSAGE_ITEMS, MESSAGE_BLOBS = 4096, 16384, 65536
 """The most of each in one message; the server's limits lie above."""
 
@@ -39,12 +40,17 @@ class BatchMessages:
         self._schema_blob = schema.encode()
         self._encoder = EqualChunksEncoder(schema, codec)
 
+    def most_bytes(self, rows: Rows) -> int:
+        """Of a message with such trajectories."""
+        row_bytes = sum(array.nbytes for array in rows.arrays) // rows.count
+        return MESSAGE_BYTES if row_bytes < OWN_FRAME_BYTES else LARGE_MESSAGE_BYTES
+
     def parts(self, rows: Rows, tables: int) -> Iterator[slice]:
         """The trajectories of each message; each is an item of so many tables."""
         most = min(MESSAGE_CHUNKS, max(MESSAGE_ITEMS // tables, 1), max(MESSAGE_BLOBS // len(rows.arrays), 1))
         fixed_bytes = rows.steps * sum(column.row_bytes for column in rows.schema.columns if not column.is_variable)
         if not rows.schema.is_variable:
-            size = min(max(MESSAGE_BYTES // max(fixed_bytes, 1), 1), most)
+            size = min(max(self.most_bytes(rows) // max(fixed_bytes, 1), 1), most)
             yield from (slice(start, min(start + size, rows.count)) for start in range(0, rows.count, size))
             return
         ends = np.append(0, np.cumsum(rows.variable_bytes + fixed_bytes))

@@ -26,7 +26,7 @@ thread of its own when the memory is free again; a copy costs as much for 100 kB
 """
 BLOCK_BYTES = 8 << 20
 """Memory that columns are gathered in, a message's worth; only what is used of it is ever touched."""
-KEPT_BYTES = 40 << 20
+KEPT_BYTES = 48 << 20
 """Blocks kept for the next messages, in all: for what a stream has on its way at most, and one message more."""
 
 

@@ -58,16 +58,16 @@ def test_what_a_limiter_holds_back_is_open(serve: Any, client_of: Any) -> None:
 
 
 def test_a_batch_of_several_messages_is_counted_by_what_became_of_each(serve: Any, client_of: Any) -> None:
-    client = client_of(serve(replayd.Table.queue("q", 8)))
-    # A message has 4 MiB and a window 64: of these some are in the table, some wait, and some never leave.
+    client = client_of(serve(replayd.Table.queue("q", 16)))
+    # A message has 16 MiB and a window 32: of these some are in the table, some wait, and some never leave.
     batch = np.zeros((100, 1, 1 << 20), np.uint8)
     with pytest.raises(errors.DeadlineExceededError) as caught:
         client.insert_batch(batch, {"q": 1.0}, timeout_ms=3_000, codec="raw")
     acknowledged, refused, unanswered, not_sent = fates(caught.value)
-    assert (acknowledged, refused) == (8, 0)
+    assert (acknowledged, refused) == (16, 0)
     assert min(unanswered, not_sent) > 0
     assert acknowledged + unanswered + not_sent == len(batch)
-    assert f"Trajectories: 8 in their tables, {unanswered} sent and may" in str(caught.value)
+    assert f"Trajectories: 16 in their tables, {unanswered} sent and may" in str(caught.value)
     drawn = 0
     while drawn < acknowledged + unanswered:
         drawn += len(client.sample_batch("q", 8, min_n=1))

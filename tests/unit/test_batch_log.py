@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayd_client import batch_log
+from replayd_client import batch_log, batch_messages
 from replayd_client.batch_log import BatchLog
-from replayd_client.batch_messages import MESSAGE_BYTES, MESSAGE_CHUNKS
+from replayd_client.batch_messages import LARGE_MESSAGE_BYTES, MESSAGE_BYTES, MESSAGE_CHUNKS
 from replayd_client.batch_rows import priorities_of, rows_of_batch
 from replayd_client.equal_chunks import OWN_FRAME_BYTES
 from replayd_client.outbox import FULL, READY, Message
@@ -63,7 +63,8 @@ def noise(seed: int, *shape: int) -> Any:
 )
 def test_messages_hold_what_the_batches_held(batches: list[Any], is_raw: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_log, "_MOST", (LIMIT, 20, 40, 1000))
+        patch.setattr(batch_messages, "MESSAGE_BYTES", LIMIT)
+        patch.setattr(batch_log, "MESSAGE_CHUNKS", 20)
         log = BatchLog("raw" if is_raw else "auto")
         payloads: list[bytes] = []
         wanted: list[tuple[str, int, float]] = []
@@ -116,17 +117,19 @@ def test_large_payloads_that_are_gathered_have_frames_of_their_own() -> None:
     assert [frame.nbytes for frame in message.chunks.body] == [OWN_FRAME_BYTES] * 4
 
 
-def test_a_message_leaves_when_another_batch_like_the_last_would_not_fit() -> None:
+@pytest.mark.parametrize(
+    ("payload_bytes", "most_bytes"), [(100_000, MESSAGE_BYTES), (OWN_FRAME_BYTES + 16, LARGE_MESSAGE_BYTES)]
+)
+def test_a_message_leaves_when_another_batch_like_the_last_would_not_fit(payload_bytes: int, most_bytes: int) -> None:
+    count = most_bytes // (3 * payload_bytes)
     log = BatchLog("raw")
-    add(log, noise(0, 3, 1, MESSAGE_BYTES // 10), {"t": 1.0})
-    assert log.standing == READY
-    add(log, noise(1, 3, 1, MESSAGE_BYTES // 10), {"t": 1.0})
-    assert log.standing == READY
-    add(log, noise(2, 3, 1, MESSAGE_BYTES // 10), {"t": 1.0})
+    for number in range(3):
+        assert not log.standing & FULL
+        add(log, np.zeros((count, 1, payload_bytes - 16), np.uint8), {"t": 1.0}, now=number)
     assert log.standing == READY | FULL
     (message,) = messages_of(log)
     assert message.chunks is not None
-    assert len(message.chunks) == 9
+    assert len(message.chunks) == 3 * count
 
 
 def test_what_is_gathered_is_ready_from_the_first_batch_on() -> None:
