@@ -31,16 +31,16 @@ def atari(settings: Settings) -> Iterator[Figure]:
             return
         frames: dict[str, Any] = {"frames": str(path)}
         with ExitStack() as stack:
-            ours = stack.enter_context(replayd(settings, [f"{TABLE},max_size={items}"]))
-            theirs = stack.enter_context(reverb(settings, {"name": TABLE, "max_size": items}))
+            ours = stack.enter_context(replayd(settings, [f"{TABLE},max_size={2 * items}"]))
+            theirs = stack.enter_context(reverb(settings, {"name": TABLE, "max_size": 2 * items}))
             for served in filter(None, (ours, theirs)):
                 # What a server grows by at its first work, whatever that is, has no part in what an item costs.
-                served.once("write_frames", table=TABLE, steps=STEPS, fill=items // 2, **frames)
-                half = rss_bytes(served.pid)
-                written = served.once("write_frames", table=TABLE, steps=STEPS, fill=items // 2, **frames)
+                served.once("write_frames", table=TABLE, steps=STEPS, fill=items // 10, **frames)
+                before = rss_bytes(served.pid)
+                written = served.once("write_frames", table=TABLE, steps=STEPS, fill=items, **frames)
                 if served is ours:
                     yield measured("atari", f"{game}, stored of raw", "%", 100 * written["stored"])
-                share = (rss_bytes(served.pid) - half) / (items // 2 * STEPS * FRAME_BYTES)
+                share = (rss_bytes(served.pid) - before) / (items * STEPS * FRAME_BYTES)
                 yield measured("atari", f"{game}, memory of raw", "%", 100 * share, system=served.system)
             with Crew([ours.job("time_frames", steps=STEPS, table=TABLE, **frames)]) as crew:
                 took = crew.turn()[0]
