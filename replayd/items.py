@@ -147,6 +147,13 @@ class Items:
         """Slots of the last n items, newest first."""
         return self._first_living(n, -1)
 
+    def spread(self, n: int) -> Int64s:
+        """Slots of at most n items, evenly spread over all in the order of their insertion."""
+        step = max(1, -(-self._logged // n))
+        slots = self._log_slots[: self._logged : step]
+        living: Int64s = slots[self.key[slots] == self._log_keys[: self._logged : step]]
+        return living
+
     def around(self, keys: Uint64s, reach: int) -> tuple[Int64s, Int64s]:
         """Slots [n, reach] of the items that entered before these and behind them, the nearest first.
 

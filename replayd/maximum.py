@@ -37,6 +37,11 @@ class Maximum:
             self._count -= int(np.count_nonzero(values == self._largest))
             self._known = self._count > 0
 
+    @property
+    def known(self) -> float | None:
+        """The largest value; None if there is none, or if it must be looked for."""
+        return self._largest if self._known and self._count else None
+
     def get(self, everything: Callable[[], Float64s]) -> float | None:
         """The largest value, None if there is none; `everything` gives all values when it must be looked for."""
         if not self._known:

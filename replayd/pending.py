@@ -140,23 +140,3 @@ class Drawn:
 
 
 Outcome = Applied | Drawn
-
-
-@dataclass(slots=True)
-class Stopwatch:
-    """Seconds during which something was the case."""
-
-    seconds: float = 0.0
-    since: float | None = None
-
-    def runs(self, running: bool, now: float) -> None:
-        """Say whether it is the case from `now` on, in seconds of the clock that all calls share."""
-        if self.since is not None and not running:
-            self.seconds += now - self.since
-            self.since = None
-        elif self.since is None and running:
-            self.since = now
-
-    def total(self, now: float) -> float:
-        """Seconds until `now`, those of a period that has not ended included."""
-        return self.seconds + (0.0 if self.since is None else now - self.since)

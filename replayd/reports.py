@@ -6,16 +6,23 @@ Reads; changes nothing. Every key is documented in protocol.md §11, and a test 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from replayd.accounts import Accounts
 from replayd.chunks import ChunkStore
+from replayd.histograms import times_sampled
 from replayd.limits import LIMITS, MAX_WAIT_MS, WINDOW_BYTES, WINDOW_MESSAGES
 from replayd.messages import CODECS
 from replayd.streams import Streams
 from replayd.table import Table
+from replayd.vitals import Vitals
 from replayd.waiting import waiting
+
+ITEMS_LOOKED_AT = 2048
+"""Items of a table whose numbers of draws are looked at: so many that the shares are right to two in a hundred, and so
+few that a table of a million items is reported in the time of a small one.
+"""
 
 
 @dataclass(slots=True)
@@ -32,14 +39,25 @@ class Counters:
     """The peer's queue was full; the shell counts it."""
     replies_to_the_gone: int = 0
     """The peer had disconnected; the shell counts it."""
+    vitals: Vitals = field(default_factory=Vitals)
+    """Written by the shell alone."""
 
 
 def report(
-    tables: Iterable[Table], chunks: ChunkStore, streams: Streams, accounts: Accounts, counters: Counters, now: float
+    tables: Iterable[Table],
+    chunks: ChunkStore,
+    streams: Streams,
+    accounts: Accounts,
+    counters: Counters,
+    now: float,
+    brief: bool,
 ) -> dict[str, Any]:
-    """What `info` says (protocol.md §11), but for who the server is and how long it runs."""
+    """What `info` says (protocol.md §11), but for who the server is and how long it runs.
+
+    `brief`: without what would have to be looked for among all items, so that the cost is bounded.
+    """
     return {
-        "tables": [report_table(table, now) for table in tables],
+        "tables": [report_table(table, now, brief) for table in tables],
         "chunks": {
             "count": len(chunks),
             "bytes": chunks.bytes_in_use,
@@ -48,14 +66,20 @@ def report(
             "bytes_added": chunks.bytes_added,
         },
         "streams": {"open": len(streams), "expired": streams.expired},
-        "peers": {"waiting": len(accounts), "parked_samples": accounts.samples},
-        "counters": asdict(counters),
+        "peers": {
+            "connected": counters.vitals.connections,
+            "waiting": len(accounts),
+            "parked_samples": accounts.samples,
+        },
+        "counters": {each.name: getattr(counters, each.name) for each in fields(counters) if each.name != "vitals"},
+        **counters.vitals.report(now),
     }
 
 
-def report_table(table: Table, now: float) -> dict[str, Any]:
-    """What `info` says of one table."""
-    largest = table.max_priority
+def report_table(table: Table, now: float, brief: bool = False) -> dict[str, Any]:
+    """What `info` says of one table; `brief` as of `report`."""
+    largest = table.largest.known if brief else table.max_priority
+    blocked = table.blocked.seconds(now)
     return {
         "name": table.name,
         "sampler": table.sampler.describe(),
@@ -65,6 +89,7 @@ def report_table(table: Table, now: float) -> dict[str, Any]:
         "max_times_sampled": table.max_times_sampled,
         **({} if largest is None else {"max_priority": largest}),
         "bytes": table.showing.nbytes,
+        **({"bytes_when_full": table.showing.nbytes * table.max_size // table.size} if table.size else {}),
         "episodes": table.showing.episodes,
         "ended_episodes": table.showing.ended_episodes,
         "unique_samples": table.unique_samples,
@@ -73,7 +98,10 @@ def report_table(table: Table, now: float) -> dict[str, Any]:
         "extension_faults": table.hooks.faults,
         "limiter": table.limiter.describe(),
         "paused": sorted(table.paused),
-        "blocked_s": {side: stopwatch.total(now) for side, stopwatch in table.blocked.items()},
+        "sample_age_s": table.sample_ages.report(),
+        "times_sampled": times_sampled(table.items.times_sampled[table.items.spread(ITEMS_LOOKED_AT)]),
+        "blocked_s": {side: sum(terms.values()) for side, terms in blocked.items()},
+        "blocked_by_s": blocked,
         "waiting": waiting(table, now),
     }
 

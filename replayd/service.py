@@ -177,7 +177,7 @@ class Service:
         while self._deadlines and (self._deadlines[0][2].answered or self._deadlines[0][0] <= now):
             _, _, request, table = heapq.heappop(self._deadlines)
             if not request.answered:
-                self._expire(request, table)
+                self._expire(request, table, now)
                 self._pump(table, now)
         waiting = sum(len(table.pending_samples) for table in self.tables.values())
         if len(self._deadlines) > 2 * waiting + _ANSWERED_DEADLINES:
@@ -207,6 +207,16 @@ class Service:
                     self._accounts.close_insert(peer, ticket.nbytes)
                     self.refuse(peer, "insert", asked, error)
                 ticket.askers.clear()
+
+    def report(self, now: float, brief: bool = False) -> dict[str, Any]:
+        """What `info` says, in values that nothing changes later; if brief, at a bounded cost."""
+        return {
+            "server_id": self.server_id,
+            "server": f"replayd {self.version}",
+            "uptime_s": now - self.started_at,
+            **report(self.tables.values(), self.chunks, self.streams, self._accounts, self.counters, now, brief),
+            **self.durability.report(now),
+        }
 
     @property
     def wants_inserts(self) -> bool:
@@ -261,15 +271,7 @@ class Service:
         self._pump(table, now)
 
     def _info(self, peer: Peer, request: Info, now: float) -> None:
-        tables = self.tables.values()
-        fields = {
-            "server_id": self.server_id,
-            "server": f"replayd {self.version}",
-            "uptime_s": now - self.started_at,
-            **report(tables, self.chunks, self.streams, self._accounts, self.counters, now),
-            **self.durability.report(now),
-        }
-        self._outbox.append((peer, Result("info", request.id, fields)))
+        self._outbox.append((peer, Result("info", request.id, self.report(now))))
 
     def _why(self, peer: Peer, request: Why, now: float) -> None:
         self._outbox.append((peer, Result("why", request.id, why(table_named(request.table, self.tables), now))))
@@ -360,9 +362,9 @@ class Service:
         self.outbox_bytes += drawn.reply.shown.nbytes
         self._outbox.append((drawn.request.peer, drawn.reply))
 
-    def _expire(self, request: PendingSample, table: Table) -> None:
+    def _expire(self, request: PendingSample, table: Table, now: float) -> None:
         was_first = table.pending_samples[0] is request
-        reply = table.expire(request)
+        reply = table.expire(request, now)
         if reply is not None:
             self._serve(Drawn(request, reply))
             return

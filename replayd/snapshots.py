@@ -172,8 +172,8 @@ def _load_table(
     table._rng.bit_generator.state = state["generator"]
     for name, value in state["counters"].items():
         setattr(table, name, value)
-    table._largest = Maximum()
-    table._largest.add(priorities)
+    table.largest = Maximum()
+    table.largest.add(priorities)
     table._room = Room(items, table.max_times_sampled)
     shown = chunks.windows(items.chunk[live], items.chunks[live].astype(np.int64))
     chunks.hold(shown)

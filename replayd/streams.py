@@ -186,7 +186,7 @@ class Streams:
 
     def orphan_bytes(self) -> int:
         """Bytes held by leases alone."""
-        return sum(self._chunks.unreferenced_bytes(stream.slots) for stream in self)
+        return self._chunks.unreferenced_bytes(self.leased())
 
     def leased(self) -> Int64s:
         """Slots of all chunks that a lease holds, each once."""

@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from replayd.blocked import Blocked
 from replayd.chunks import ChunkStore
 from replayd.columns import SignatureColumn, Template
 from replayd.draws import Draws, Pick
+from replayd.histograms import SampleAges
 from replayd.hooks import Hooks, ItemsView, TableAccess
 from replayd.interned import Interned
 from replayd.items import NOT_FOUND, Items, last_of_each
@@ -30,7 +32,6 @@ from replayd.pending import (
     Outcome,
     PendingInsert,
     PendingSample,
-    Stopwatch,
     entered,
     next_to_enter,
     together,
@@ -86,7 +87,7 @@ class Table:
         self.paused: frozenset[str] = frozenset()
         """Sides (`insert`, `sample`) that an operator holds back."""
         self.unique_samples = self.evictions = self.evicted_unsampled = 0
-        self.blocked = {"insert": Stopwatch(), "sample": Stopwatch()}
+        self.blocked, self.sample_ages = Blocked(), SampleAges()
         rate_limiter.attach(name)
 
     def __repr__(self) -> str:
@@ -149,10 +150,9 @@ class Table:
         """Take the place in a service; a table serves one service in its life."""
         assert not self.is_bound, f"table {self.name!r} already belongs to a server"
         self.items = Items()
-        self._chunks = chunks
-        self._templates = templates
+        self._chunks, self._templates = chunks, templates
         self.showing = Showing(chunks)
-        self._largest = Maximum()
+        self.largest = Maximum()
         self.hooks = Hooks(TableAccess(self.name, self.items, chunks, templates), self._extensions)
         self._rng = rng
         self._room = Room(self.items, self.max_times_sampled)
@@ -170,7 +170,7 @@ class Table:
     @property
     def max_priority(self) -> float | None:
         """The largest priority of the items there are; None without any."""
-        return self._largest.get(lambda: self.items.priority[self.items.in_order()])
+        return self.largest.get(lambda: self.items.priority[self.items.in_order()])
 
     @property
     def is_congested(self) -> bool:
@@ -191,19 +191,18 @@ class Table:
     def pump(self, now: float) -> list[Outcome]:
         """Serve both queues, oldest first, until neither can move."""
         outcomes: list[Outcome] = []
-        while self._pump_inserts(now, outcomes) | self._pump_samples(outcomes):
+        while self._pump_inserts(now, outcomes) | self._pump_samples(now, outcomes):
             pass
-        self.blocked["insert"].runs(bool(self.pending_inserts), now)
-        self.blocked["sample"].runs(bool(self.pending_samples), now)
+        self.blocked.note(bool(self.pending_inserts), bool(self.pending_samples), self.limiter, self.paused, now)
         return outcomes
 
-    def expire(self, request: PendingSample) -> Sampled | None:
+    def expire(self, request: PendingSample, now: float) -> Sampled | None:
         """The deadline of a parked request: what there is if it is first in line, None otherwise."""
         is_first = request is self.pending_samples[0]
         self.pending_samples.remove(request)
         wanted = request.n - request.drawn
         granted = self.limiter.sampleable(wanted) if is_first and "sample" not in self.paused else 0
-        return self._draw(request, granted, 1) if granted or request.drawn else None
+        return self._draw(request, granted, 1, now) if granted or request.drawn else None
 
     def give_up_samples(self) -> list[PendingSample]:
         """Forget all parked requests, and the draws kept for them."""
@@ -313,14 +312,14 @@ class Table:
             moved = True
         return moved
 
-    def _pump_samples(self, outcomes: list[Outcome]) -> bool:
+    def _pump_samples(self, now: float, outcomes: list[Outcome]) -> bool:
         moved = False
         while self.pending_samples and "sample" not in self.paused:
             request = self.pending_samples[0]
             n = self.grantable(request.n - request.drawn)
             if n < request.min_n - request.drawn:
                 break
-            reply = self._draw(request, n, request.min_n)
+            reply = self._draw(request, n, request.min_n, now)
             moved = True
             if reply is not None:
                 self.pending_samples.popleft()
@@ -340,7 +339,7 @@ class Table:
         self._room.enter(slots)
         self.sampler.add(slots, priority)
         self.remover.add(slots, priority)
-        self._largest.add(priority)
+        self.largest.add(priority)
         self.showing.add(self._windows(slots))
         self.limiter.did_insert(n)
         if self.hooks.wants("on_insert"):
@@ -355,7 +354,7 @@ class Table:
             self.evicted_unsampled += int(np.count_nonzero(self.items.times_sampled[victims] == 0))
             self._remove(victims)
 
-    def _draw(self, request: PendingSample, n: int, min_n: int) -> Sampled | None:
+    def _draw(self, request: PendingSample, n: int, min_n: int, now: float) -> Sampled | None:
         """Draw up to n items for a request; None if there are fewer than `min_n` with those that were kept for it.
 
         So it is when items that expire by these draws leave too few for the next. What was drawn stays drawn then and
@@ -372,7 +371,7 @@ class Table:
         else:
             request.kept = draws
             new.pick.hold(self._templates)
-        self._count(new.pick)
+        self._count(new.pick, now)
         return reply
 
     def _drawn(self, n: int) -> Draws:
@@ -387,10 +386,11 @@ class Table:
         sizes[1:] -= np.cumsum(pick.rows["times_sampled"] == self.max_times_sampled)[:-1]
         return Draws(pick, probabilities, sizes).first(int(np.count_nonzero(sizes >= self.limiter.min_size_to_sample)))
 
-    def _count(self, drawn: Pick) -> None:
+    def _count(self, drawn: Pick, now: float) -> None:
         """Count draws, and let those items go whose last one is among them."""
         slots, times = drawn.slots, drawn.rows["times_sampled"]
         self.unique_samples += int(np.count_nonzero(times == 1))
+        self.sample_ages.add(drawn.rows["inserted_at"], now)
         # Of repeated slots the last, largest count stays.
         self.items.times_sampled[slots] = times
         self._room.draw(slots, times)
@@ -417,8 +417,8 @@ class Table:
         return keys[here], keys[~here]
 
     def _set_priorities(self, slots: Int64s, priorities: Float64s) -> None:
-        self._largest.remove(self.items.priority[slots])
-        self._largest.add(priorities)
+        self.largest.remove(self.items.priority[slots])
+        self.largest.add(priorities)
         self.items.priority[slots] = priorities
         self.sampler.update(slots, priorities)
         self.remover.update(slots, priorities)
@@ -435,7 +435,7 @@ class Table:
         self.remover.remove(slots)
         windows = self._windows(slots)
         self.showing.remove(windows)
-        self._largest.remove(self.items.priority[slots])
+        self.largest.remove(self.items.priority[slots])
         self._chunks.release(windows)
         self._templates.release(self.items.template[slots])
         self._room.leave(slots)

@@ -9,22 +9,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from replayd.blocked import (
+    BLOCKED_BY_EARLIER,
+    BLOCKED_BY_MIN_N,
+    BLOCKED_BY_PAUSE,
+    WHO_MUST_ACT,
+    blocks_inserts,
+    blocks_samples,
+)
 from replayd.errors import Timeout
 from replayd.rate_limiters import BLOCKED_BY_MAX_DIFF, BLOCKED_BY_MIN_DIFF, BLOCKED_BY_MIN_SIZE
 from replayd.table import Table
-
-BLOCKED_BY_PAUSE = "paused"
-BLOCKED_BY_MIN_N = "min_n"
-BLOCKED_BY_EARLIER = "earlier_request"
-
-WHO_MUST_ACT = {
-    BLOCKED_BY_MIN_SIZE: "writers",
-    BLOCKED_BY_MIN_DIFF: "writers",
-    BLOCKED_BY_MIN_N: "writers",
-    BLOCKED_BY_MAX_DIFF: "learners",
-    BLOCKED_BY_EARLIER: "learners",
-    BLOCKED_BY_PAUSE: "operator",
-}
 
 
 def waiting(table: Table, now: float) -> list[dict[str, Any]]:
@@ -62,7 +57,7 @@ def why(table: Table, now: float) -> dict[str, Any]:
 
 def timeout(table: Table, was_first: bool) -> Timeout:
     """The error of a sample request whose deadline passed, and which was at the head of the queue or not."""
-    term = _blocks_samples(table, BLOCKED_BY_MIN_N if was_first else BLOCKED_BY_EARLIER)
+    term = blocks_samples(table.limiter, table.paused, BLOCKED_BY_MIN_N if was_first else BLOCKED_BY_EARLIER)
     return Timeout(
         f"table {table.name!r} granted no sample in time: {_explain(table, term)}",
         table=table.name,
@@ -74,7 +69,8 @@ def timeout(table: Table, was_first: bool) -> Timeout:
 
 
 def _side(table: Table, side: str, requests: int, items: int, peers: int, waited_s: float) -> dict[str, Any]:
-    term = _blocks_inserts(table) if side == "insert" else _blocks_samples(table)
+    blocks = blocks_inserts if side == "insert" else blocks_samples
+    term = blocks(table.limiter, table.paused)
     entry = {
         "side": side,
         "requests": requests,
@@ -89,18 +85,6 @@ def _side(table: Table, side: str, requests: int, items: int, peers: int, waited
     if needed is not None:
         entry["needs_samples" if side == "insert" else "needs_inserts"] = needed
     return entry
-
-
-def _blocks_inserts(table: Table) -> str:
-    if "insert" in table.paused:
-        return BLOCKED_BY_PAUSE
-    return table.limiter.blocking_insert() or BLOCKED_BY_MAX_DIFF
-
-
-def _blocks_samples(table: Table, otherwise: str = BLOCKED_BY_MIN_N) -> str:
-    if "sample" in table.paused:
-        return BLOCKED_BY_PAUSE
-    return table.limiter.blocking_sample() or otherwise
 
 
 def _needed(table: Table, side: str, term: str) -> int | None:

@@ -149,7 +149,17 @@ def table_again(table: Table) -> Table:
     return again
 
 
-NOT_COMPARED = {"chunks", "streams", "counters", "peers", "blocked_s", "extension_faults", "uptime_s"}
+NOT_COMPARED = {
+    "chunks",
+    "streams",
+    "counters",
+    "peers",
+    "blocked_s",
+    "blocked_by_s",
+    "sample_age_s",
+    "extension_faults",
+    "uptime_s",
+}
 """What info tells of a server's own life, and of peers that are not there any more."""
 
 
