@@ -60,11 +60,11 @@ class Board:
 
     def __init__(self) -> None:
         self.newest: Bulletin | None = None
-        """None: the loop has not begun."""
+        """None: there is nothing to tell of yet."""
         self.due = 0.0
         """When the next one is to be published."""
-        self.stops = False
-        """The loop has ended, or is about to."""
+        self.state = "starting"
+        """Why requests are not served; empty: they are."""
 
     def publish(self, report: Mapping[str, Any], now: float) -> None:
         """Show this report, which nobody changes any more."""

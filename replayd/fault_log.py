@@ -1,13 +1,15 @@
-"""Log lines about faults that no reply can tell of: pushed messages, and extensions.
+"""Log lines that may repeat: faults that no reply can tell of, and whatever else happens as often as peers like.
 
 Owns how often they are told. The first fault of a kind is told in full, with its traceback where it is foreign code's;
-then at most one line each interval, with the number of those since the line before. No count is lost: what is left is
-told when the interval is over, or at the end. Must not know what the faults are about.
+then at most one line each interval, with the number of those since the line before. Other lines are told one by one up
+to BURST of a kind in an interval. No count is lost: what is left is told when the interval is over, or at the end. Must
+not know what the lines are about.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import traceback
 from dataclasses import dataclass
 
@@ -18,10 +20,15 @@ log = logging.getLogger("replayd")
 INTERVAL_S = 10.0
 """Between two lines about one kind of fault: soon enough for who looks at the log, and few enough for a day of them."""
 
+BURST = 10
+"""Lines of one kind, faults aside, that are told in one interval: a person changes settings less often, a program that
+does it in each step of a training is not worth a line each.
+"""
+
 KINDS = 256
 """Kinds that are told apart; further ones share their lines. Foreign code may name what it does as it likes."""
 
-_FURTHER = "further kinds of faults"
+_FURTHER = "further kinds"
 
 
 class FaultLog:
@@ -32,16 +39,12 @@ class FaultLog:
 
     def tell(self, fault: Fault, now: float) -> None:
         """Log this fault, or count it if its kind was logged less than INTERVAL_S ago."""
-        name = fault.what if fault.what in self._kinds or len(self._kinds) < KINDS else _FURTHER
-        kind = self._kinds.get(name)
-        if kind is None:
-            self._kinds[name] = _Kind(now + INTERVAL_S)
-            log.warning("%s: %s", fault.what, _in_full(fault.error))
-            return
-        kind.untold += 1
-        kind.last = f"{fault.what}: {_in_short(fault.error)}"
-        if now >= kind.silent_until:
-            kind.tell(now)
+        text = _in_short if self._is_known(fault.what) else _in_full
+        self._kind(fault.what, logging.WARNING, 1).take(f"{fault.what}: {text(fault.error)}", now)
+
+    def say(self, text: str, *, kind: str, now: float, level: int = logging.INFO) -> None:
+        """Log this line, or count it if BURST of its kind have been logged in the last INTERVAL_S."""
+        self._kind(kind, level, BURST).take(text, now)
 
     def tick(self, now: float) -> float | None:
         """Log the counts that are due; when the next one will be, None if all is told."""
@@ -58,19 +61,39 @@ class FaultLog:
     def _untold(self) -> list[_Kind]:
         return [kind for kind in self._kinds.values() if kind.untold]
 
+    def _is_known(self, name: str) -> bool:
+        return name in self._kinds or (len(self._kinds) >= KINDS and _FURTHER in self._kinds)
+
+    def _kind(self, name: str, level: int, burst: int) -> _Kind:
+        if name not in self._kinds and len(self._kinds) >= KINDS:
+            name = _FURTHER
+        return self._kinds.setdefault(name, _Kind(level, burst))
+
 
 @dataclass(slots=True)
 class _Kind:
-    """Faults of one kind since the last line about them."""
+    """Lines of one kind: how many more may be told until when, and those that were not."""
 
-    silent_until: float
+    level: int
+    burst: int
+    left: int = 0
+    silent_until: float = -math.inf
     untold: int = 0
     last: str = ""
 
+    def take(self, text: str, now: float) -> None:
+        self.untold += 1
+        self.last = text
+        if now >= self.silent_until or self.left > 0:
+            self.tell(now)
+
     def tell(self, now: float) -> None:
         count = f" (the last of {self.untold} since the line before)" if self.untold > 1 else ""
-        log.warning("%s%s", self.last, count)
-        self.silent_until = now + INTERVAL_S
+        log.log(self.level, "%s%s", self.last, count)
+        if now >= self.silent_until:
+            self.silent_until = now + INTERVAL_S
+            self.left = self.burst
+        self.left -= 1
         self.untold = 0
 
 

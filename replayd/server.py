@@ -21,6 +21,8 @@ from typing import Any
 import zmq
 
 from replayd import __version__
+from replayd.board import Board
+from replayd.connections import Connections
 from replayd.errors import BindError, Fault, StoreError
 from replayd.fault_log import FaultLog
 from replayd.heap import Trimmer
@@ -32,6 +34,7 @@ from replayd.messages import Failed, Insert, Peer, Reply
 from replayd.service import Service
 from replayd.sockets import address_of, bound
 from replayd.table import Table
+from replayd.watch import Watch
 from replayd.wire import Undecodable, Unread, decode_unread, encode, read
 
 log = logging.getLogger("replayd")
@@ -49,6 +52,7 @@ class Daemon:
 
     `listen` and `ingest` are ZeroMQ endpoints; port 0 or `*` picks a free one. `seed` None draws one from the system.
     `trimmer` holds down what the process keeps of freed memory. With a `store` the service begins with what is in it.
+    On a `board` the loop puts a bulletin once a second.
     """
 
     def __init__(
@@ -60,8 +64,10 @@ class Daemon:
         lease_s: float = LEASE_S,
         trimmer: Trimmer | None = None,
         store: StoreOptions | None = None,
+        board: Board | None = None,
     ) -> None:
         self._tables = tables
+        self._board = board
         self._seed = secrets.randbits(64) if seed is None else seed
         self._lease_s = lease_s
         self._trimmer = trimmer
@@ -88,9 +94,10 @@ class Daemon:
         Raises BindError that names the address and the reason, ValueError for tables that cannot be served.
         """
         self._context = zmq.Context()
+        self._connections = Connections()
         try:
-            self._router = bound(self._context, zmq.ROUTER, self._listen)
-            self._pull = bound(self._context, zmq.PULL, self._ingest) if self._ingest else None
+            self._router = bound(self._context, zmq.ROUTER, self._listen, self._connections)
+            self._pull = bound(self._context, zmq.PULL, self._ingest, self._connections) if self._ingest else None
             self.service = Service(
                 self._tables,
                 server_id=secrets.token_bytes(16),
@@ -100,6 +107,7 @@ class Daemon:
                 started_at=time.monotonic(),
             )
             self._keeper = Keeper(self._store, self.service, self._wake) if self._store else None
+            self._watch = Watch(self.service, self._connections, self._faults, self._board)
         except (BindError, ValueError):
             self.abandon()
             raise
@@ -172,11 +180,12 @@ class Daemon:
         poller = self._poller()
         told_at = time.monotonic()
         while keeper.is_loading:
+            self._watch.tell(f"loading: {keeper.loading_text()}")
             if self._stop_asked:
                 keeper.give_up_loading()
                 return False
             ready = dict(poller.poll(LOADING_TOLD_S * 1000))
-            self._empty_wake(ready)
+            self._take_signs(ready)
             if self._router in ready:
                 self._refuse_all(keeper)
             if time.monotonic() - told_at >= LOADING_TOLD_S:
@@ -204,15 +213,17 @@ class Daemon:
         poller = self._poller()
         while True:
             now = time.monotonic()
+            self._watch.begin(now)
             due = keeper.turn(now)
             self._send_replies()
+            due = _first(due, self._watch.end(now))
             if keeper.is_done:
                 break
             if self._stop_signals > signals:
                 log.warning("told to stop again: there is no last checkpoint")
                 break
             ready = dict(poller.poll(_wait_ms(due)))
-            self._empty_wake(ready)
+            self._take_signs(ready)
             if self._router in ready:
                 self._take_requests(time.monotonic())
         try:
@@ -225,18 +236,20 @@ class Daemon:
     def _loop(self) -> None:
         poller = self._poller()
         reads_pull = False
-        due: float | None = None
+        self._watch.tell("")
+        due = self._watch.due
         while not self._stop_asked:
             if self._pull and self.service.wants_inserts != reads_pull:
                 reads_pull = not reads_pull
                 poller.register(self._pull, zmq.POLLIN) if reads_pull else poller.unregister(self._pull)
             ready = dict(poller.poll(_wait_ms(due)))
             now = time.monotonic()
+            self._watch.begin(now)
             if self._router in ready:
                 self._take_requests(now)
             if self._pull and self._pull in ready:
                 self._take_pushes(now)
-            self._empty_wake(ready)
+            self._take_signs(ready)
             if self._reload_asked:
                 self._reload_asked = False
                 log.warning("SIGHUP is ignored: settings are read at start alone; `replayd set` changes many live")
@@ -244,17 +257,18 @@ class Daemon:
             keeper_due = self._keeper.turn(now) if self._keeper else None
             self._send_replies()
             self._write_log(now)
-            count_due = self._faults.tick(now)
             trim_due = self._trimmer.tick(now, self.service.chunks.bytes_in_use) if self._trimmer else None
-            due = min((at for at in (due, keeper_due, count_due, trim_due) if at is not None), default=None)
+            due = _first(due, keeper_due, self._faults.tick(now), trim_due, self._watch.end(now))
 
     def _write_log(self, now: float) -> None:
         while self.service.notices:
-            log.info("%s", self.service.notices.pop(0))
+            notice = self.service.notices.pop(0)
+            self._faults.say(notice, kind=notice.partition(":")[0], now=now)
         while self.service.faults:
             self._faults.tell(self.service.faults.pop(0), now)
 
     def _say_goodbye(self) -> None:
+        self._watch.tell("stopping")
         self.service.stop()
         self._send_replies()
         now = time.monotonic()
@@ -343,6 +357,12 @@ class Daemon:
         except zmq.Again:
             # The peer has more replies unread than it may have requests open.
             self.service.counters.replies_dropped += 1
+            self._faults.say(
+                "dropped a reply to a peer that does not read: see what holds it up, or let it ask for less at once",
+                kind="dropped reply",
+                now=time.monotonic(),
+                level=logging.WARNING,
+            )
         except zmq.ZMQError as error:
             if error.errno != errno.EHOSTUNREACH:
                 raise
@@ -372,22 +392,31 @@ class Daemon:
     def _poller(self) -> zmq.Poller:
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
-        poller.register(self._wake_read, zmq.POLLIN)
+        for sign in (self._wake_read, *self._connections.monitors):
+            poller.register(sign, zmq.POLLIN)
         return poller
 
-    def _empty_wake(self, ready: Mapping[Any, int]) -> None:
+    def _take_signs(self, ready: Mapping[Any, int]) -> None:
+        """Take what is no message: that somebody woke the loop, and that peers came and went."""
         if self._wake_read.fileno() in ready:
             self._wake_read.recv(4096)
+        if not ready.keys().isdisjoint(self._connections.monitors):
+            self._connections.take()
 
     def _close(self) -> None:
         if self._keeper:
             self._keeper.close()
+        self._connections.close()
         self._router.close()
         if self._pull:
             self._pull.close()
         self._context.term()
         self._wake_read.close()
         self._wake_write.close()
+
+
+def _first(*dues: float | None) -> float | None:
+    return min((due for due in dues if due is not None), default=None)
 
 
 def _wait_ms(due: float | None) -> int | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import zmq
 
+from replayd.connections import Connections
 from replayd.errors import BindError
 from replayd.limits import FRAME_BYTES
 
@@ -37,13 +38,14 @@ _COMMON_OPTIONS: Mapping[int, int] = {
 }
 
 
-def bound(context: zmq.Context[Any], kind: int, endpoint: str) -> zmq.Socket[Any]:
-    """A socket of this kind at an endpoint. Raises BindError."""
+def bound(context: zmq.Context[Any], kind: int, endpoint: str, connections: Connections) -> zmq.Socket[Any]:
+    """A socket of this kind at an endpoint, its connections counted. Raises BindError."""
     socket: zmq.Socket[Any] = context.socket(kind)
     if "[" in endpoint:
         socket.setsockopt(zmq.IPV6, 1)
     for option, value in (*_COMMON_OPTIONS.items(), *_OPTIONS[kind].items()):
         socket.setsockopt(option, value)
+    connections.watch(socket)
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:

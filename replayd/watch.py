@@ -1,0 +1,64 @@
+"""The watch over the loop: how long its turns take, what the process has, who is connected; and bulletins of it all.
+
+Owns when to look. The loop calls `begin` and `end` in each turn, which cost next to nothing but once a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from replayd.board import INTERVAL_S, Board
+from replayd.connections import Connections
+from replayd.fault_log import FaultLog
+from replayd.process import limit_bytes, resident_bytes
+from replayd.service import Service
+
+SLOW_TURN_S = 1.0
+"""A turn of the loop that is worth a line in the log: somebody waited as long for an answer."""
+
+
+class Watch:
+    """Over one service. `board` None: nobody looks at bulletins, so none are made."""
+
+    def __init__(self, service: Service, connections: Connections, lines: FaultLog, board: Board | None) -> None:
+        self._service = service
+        self._vitals = service.counters.vitals
+        self._connections = connections
+        self._lines = lines
+        self._board = board
+        self._look_at = 0.0
+        self._vitals.limit_bytes = limit_bytes()
+
+    @property
+    def due(self) -> float | None:
+        """When the next bulletin is, None if nobody wants any."""
+        return None if self._board is None else self._board.due
+
+    def tell(self, state: str) -> None:
+        """Why requests are not served, for who looks at the board; empty: they are."""
+        if self._board is not None:
+            self._board.state = state
+
+    def begin(self, now: float) -> None:
+        """A turn begins: the loop has what arrived, and has handled none of it."""
+        self._vitals.connections = len(self._connections)
+        if now >= self._look_at:
+            self._look_at = now + INTERVAL_S
+            self._vitals.resident_bytes = resident_bytes()
+
+    def end(self, began: float) -> float | None:
+        """The turn that began then ends; when the next bulletin is due."""
+        if self._board is not None and began >= self._board.due:
+            self._board.publish(self._service.report(began, brief=True), began)
+        ended = time.monotonic()
+        self._vitals.turn(began, ended)
+        if ended - began >= SLOW_TURN_S:
+            self._lines.say(
+                f"the loop took {ended - began:.1f} s for one turn, in which nobody was answered: messages and batches "
+                "of fewer items make turns shorter, and so does a machine that is less busy",
+                kind="slow turn",
+                now=ended,
+                level=logging.WARNING,
+            )
+        return self.due
