@@ -15,7 +15,7 @@ import socket
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from replayd.cli_operator import fail
 
 if TYPE_CHECKING:
     from replayd.config_model import Config
+    from replayd.http import StatusServer
     from replayd.server import Daemon
 
 
@@ -86,6 +87,11 @@ Limiters:
     "--ingest-port", type=click.IntRange(0, 65535), help="Port of PUSH inserts, on loopback.  [default: port + 2]"
 )
 @click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Where the status page and metrics are served, or `off`.  [default: 127.0.0.1, port + 1]",
+)
+@click.option(
     "--endpoint-file", type=click.Path(dir_okay=False), help="Write the addresses there, as JSON, when bound."
 )
 @click.option("--seed", type=click.IntRange(0), help="Draw the same items for the same messages.")
@@ -101,6 +107,7 @@ def serve(
     listen: str | None,
     port: int | None,
     ingest_port: int | None,
+    http: str | None,
     endpoint_file: str | None,
     seed: int | None,
     insecure_public: bool,
@@ -114,9 +121,11 @@ def serve(
 
     Without a file and without tables it serves one table, `replay`: uniform sampling, oldest out first.
     """
+    from replayd.board import Board
     from replayd.config import ConfigError, build_tables, read_config
     from replayd.errors import BindError, StoreError
     from replayd.heap import keep_freed_memory
+    from replayd.http import StatusServer
     from replayd.keeper import StoreOptions
     from replayd.restoring import RestoreRules
     from replayd.server import Daemon
@@ -131,6 +140,7 @@ def serve(
                 listen=listen,
                 port=port,
                 ingest_port=ingest_port,
+                http=http,
                 seed=seed,
                 insecure_public=insecure_public,
                 data_dir=data_dir,
@@ -148,6 +158,7 @@ def serve(
         store = StoreOptions(Path(config.store.path), interval_s, on_stop, rules, allow_empty)
     elif strict or allow_empty or reset_limiter or drop_removed_tables:
         raise click.UsageError("--strict, --allow-empty, --reset-limiter and --drop-removed-tables need --data-dir")
+    board = Board() if config.http.is_on else None
     daemon = Daemon(
         built,
         listen=server.listen,
@@ -156,6 +167,7 @@ def serve(
         lease_s=server.lease,
         trimmer=keep_freed_memory(),
         store=store,
+        board=board,
     )
     # From here on a signal means an orderly end or nothing, also before the loop runs and takes over the handlers.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -163,10 +175,11 @@ def serve(
         signal.signal(number, lambda *_: daemon.stop())
     try:
         daemon.bind()
+        status = None if board is None else StatusServer(board, config.http.listen)
     except BindError as error:
         fail(os.EX_CANTCREAT, str(error))
-    with _endpoint_file(endpoint_file, daemon):
-        _announce(config, daemon)
+    with _endpoint_file(endpoint_file, daemon, status), status or nullcontext():
+        _announce(config, daemon, status)
         try:
             daemon.run(stop_on_signals=True)
         except StoreError as error:
@@ -178,14 +191,19 @@ def serve(
 
 
 @contextmanager
-def _endpoint_file(path: str | None, daemon: Daemon) -> Iterator[None]:
+def _endpoint_file(path: str | None, daemon: Daemon, status: StatusServer | None) -> Iterator[None]:
     """While inside, the file at `path` says where the daemon is. It appears whole or not at all."""
     if path is None:
         yield
         return
     target = Path(path)
     draft = target.with_name(f".{target.name}.{os.getpid()}")
-    endpoint = {"router": daemon.router_address, "ingest": daemon.ingest_address, "pid": os.getpid()}
+    endpoint = {
+        "router": daemon.router_address,
+        "ingest": daemon.ingest_address,
+        "http": None if status is None else status.address,
+        "pid": os.getpid(),
+    }
     try:
         draft.write_text(json.dumps(endpoint) + "\n")
         draft.replace(target)
@@ -197,8 +215,8 @@ def _endpoint_file(path: str | None, daemon: Daemon) -> Iterator[None]:
         target.unlink(missing_ok=True)
 
 
-def _announce(config: Config, daemon: Daemon) -> None:
-    from replayd.config_model import is_public, is_wildcard
+def _announce(config: Config, daemon: Daemon, status: StatusServer | None) -> None:
+    from replayd.addresses import is_public, is_wildcard
 
     requests, ingest = daemon.router_address, daemon.ingest_address
     click.echo(f"replayd {__version__} listens, process {os.getpid()}")
@@ -206,6 +224,8 @@ def _announce(config: Config, daemon: Daemon) -> None:
     if ingest is not None:
         here = ", from this machine alone" if is_public(requests) and not is_public(ingest) else ""
         click.echo(f"  ingest    {ingest}  (PUSH: inserts only, at most once{here})")
+    if status is not None:
+        click.echo(f"  status    {status.address}/  (metrics at {status.address}/metrics)")
     for table in config.table:
         click.echo(f"  table     {table.name}: {table}")
     if config.store is not None:

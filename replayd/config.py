@@ -24,6 +24,7 @@ from replayd.config_model import (
     LIMITERS,
     ColumnConfig,
     Config,
+    HttpConfig,
     PlainSelector,
     Section,
     ServerConfig,
@@ -33,7 +34,8 @@ from replayd.config_model import (
 from replayd.table import Table
 
 INGEST_PORT_DISTANCE = 2
-"""How far the ingest port lies from the port of requests where only the latter is said."""
+HTTP_PORT_DISTANCES = (1, 3)
+"""How far the other ports lie from the port of requests where only the latter is said."""
 
 
 class ConfigError(Exception):
@@ -51,6 +53,7 @@ def read_config(
     listen: str | None = None,
     port: int | None = None,
     ingest_port: int | None = None,
+    http: str | None = None,
     seed: int | None = None,
     insecure_public: bool = False,
     data_dir: str | None = None,
@@ -58,8 +61,8 @@ def read_config(
     """Return the configuration in the TOML file at `path` (None: the defaults) with the command line's settings on top.
 
     `tables` are `NAME[,key=value…]`, added to those of the file. `listen` may be a mere `HOST:PORT`. `port` replaces
-    the port of whatever address is listened at. `data_dir` is the path of the store. Raises ConfigError with all
-    problems found.
+    the port of whatever address is listened at. `http` is `HOST:PORT` or `off`, `data_dir` the path of the store.
+    Raises ConfigError with all problems found.
     """
     data = _read_toml(path) if path is not None else {}
     problems: list[str] = []
@@ -70,6 +73,7 @@ def read_config(
     server = data.setdefault("server", {})
     if isinstance(server, dict):
         _set_server(server, listen, port, ingest_port, seed, insecure_public)
+        _set_http(data.setdefault("http", {}), http, server)
     if data_dir is not None and isinstance(store := data.setdefault("store", {}), dict):
         store["path"] = data_dir
     try:
@@ -112,7 +116,7 @@ def _set_server(
     if port is not None:
         server["listen"] = _with_port(server.get("listen", ServerConfig().listen), port)
     if ingest_port is None and "ingest" not in server:
-        ingest_port = _port_after(server.get("listen"))
+        ingest_port = _port_after(server.get("listen"), INGEST_PORT_DISTANCE)
     if ingest_port is not None:
         server["ingest"] = _with_port(server.get("ingest", ServerConfig().ingest), ingest_port)
     if seed is not None:
@@ -121,19 +125,33 @@ def _set_server(
         server["insecure_public"] = True
 
 
+def _set_http(section: Any, http: str | None, server: dict[str, Any]) -> None:
+    if not isinstance(section, dict):
+        return
+    if http is not None:
+        section["listen"] = http
+    if "listen" in section:
+        return
+    ports = [_port_after(server.get("listen"), distance) for distance in HTTP_PORT_DISTANCES]
+    # Who says where ingest is need not know of this one.
+    free = [port for port in ports if port is not None and not str(server.get("ingest")).endswith(f":{port}")]
+    if 0 in ports or free:
+        section["listen"] = f"127.0.0.1:{0 if 0 in ports else free[0]}"
+
+
 def _with_port(address: Any, port: int) -> Any:
     """The same address with another port; whatever has no port is replaced by the loopback address."""
     tcp = isinstance(address, str) and re.fullmatch(r"(tcp://.+):\d+", address)
     return f"{tcp[1] if tcp else 'tcp://127.0.0.1'}:{port}"
 
 
-def _port_after(listen: Any) -> int | None:
-    """The ingest port that goes with an address listened at; None, for the default one, where no port is that high."""
+def _port_after(listen: Any, distance: int) -> int | None:
+    """The port that goes with an address listened at; None, for the default one, where no port is that high."""
     tcp = re.fullmatch(r"tcp://.+:(\d{1,5})", listen) if isinstance(listen, str) else None
     port = int(tcp[1]) if tcp else -1
     if port == 0:
         return 0
-    return port + INGEST_PORT_DISTANCE if 0 < port <= 65535 - INGEST_PORT_DISTANCE else None
+    return port + distance if 0 < port <= 65535 - distance else None
 
 
 _LIMITER_KEYS = tuple(
@@ -247,6 +265,8 @@ def _section(location: tuple[int | str, ...]) -> type[Section]:
             return ServerConfig
         case ("store",):
             return StoreConfig
+        case ("http",):
+            return HttpConfig
         case ("table", int()):
             return TableConfig
         case ("table", int(), "signature", int()):

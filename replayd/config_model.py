@@ -5,7 +5,6 @@ Numbers which a rate limiter or selector judges are judged by that class itself.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from replayd import rate_limiters, selectors
+from replayd.addresses import OFF, bindable, collide, http_address, is_public
 from replayd.extensions import InsertOnSample, PriorityDiffusion
 from replayd.limits import CHECKPOINT_INTERVAL_S, LEASE_S, NAME_BYTES
 from replayd.table import Table
@@ -308,77 +308,24 @@ def _seconds(value: Any) -> float:
     return float(match[1]) * {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}[match[2]]
 
 
-def _bindable(address: str) -> str:
-    if address.startswith("ipc://") and len(address) > len("ipc://"):
-        return address
-    host, port = _host_and_port(address)
-    if host != "*" and host != "localhost":
-        try:
-            ipaddress.ip_address(host.strip("[]"))
-        except ValueError:
-            raise ValueError(f"expected a numeric host address in {address!r}, got {host!r}") from None
-    if port > 65535:
-        raise ValueError(f"expected a port from 0 to 65535 in {address!r}")
-    return address
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    match = re.fullmatch(r"tcp://(\[[^\]]+\]|[^:/\[\]]+):(\d{1,9})", address)
-    if match is None:
-        raise ValueError(f'expected "tcp://HOST:PORT" or "ipc://PATH", got {address!r}')
-    return match[1], int(match[2])
-
-
-def is_public(address: str) -> bool:
-    """Whether other machines may reach a socket bound there."""
-    if not address.startswith("tcp://"):
-        return False
-    host, _ = _host_and_port(address)
-    return host != "localhost" and (host == "*" or not ipaddress.ip_address(host.strip("[]")).is_loopback)
-
-
-def is_wildcard(address: str) -> bool:
-    """Whether the address means all of this machine's, and so none that one could connect to."""
-    if not address.startswith("tcp://"):
-        return False
-    host, _ = _host_and_port(address)
-    return host == "*" or (host != "localhost" and ipaddress.ip_address(host.strip("[]")).is_unspecified)
-
-
-def _collide(address: str, other: str) -> bool:
-    """Whether two sockets would want one place. Port 0 is a free one, so never taken."""
-    if not (address.startswith("tcp://") and other.startswith("tcp://")):
-        return address == other
-    (host, port), (other_host, other_port) = (
-        _host_and_port(each.replace("//localhost:", "//127.0.0.1:")) for each in (address, other)
-    )
-    return port == other_port != 0 and (host == other_host or is_wildcard(address) or is_wildcard(other))
-
-
 class ServerConfig(Section):
     """Where the daemon listens; `ingest = ""` is no PULL socket. With a seed, the same messages draw the same items."""
 
-    listen: Annotated[str, AfterValidator(_bindable)] = "tcp://127.0.0.1:7077"
-    ingest: Annotated[str, AfterValidator(lambda address: address and _bindable(address))] = "tcp://127.0.0.1:7079"
+    listen: Annotated[str, AfterValidator(bindable)] = "tcp://127.0.0.1:7077"
+    ingest: Annotated[str, AfterValidator(lambda address: address and bindable(address))] = "tcp://127.0.0.1:7079"
     seed: int | None = Field(None, ge=0)
     lease: Annotated[float, BeforeValidator(_seconds), Field(ge=0.1, le=86400.0)] = LEASE_S
     insecure_public: bool = False
 
     @model_validator(mode="after")
     def _protect(self) -> Self:
-        if _collide(self.listen, self.ingest):
+        if collide(self.listen, self.ingest):
             raise ValueError(f"listen {self.listen} and ingest {self.ingest} need a port each, not the same one")
         public = [address for address in (self.listen, self.ingest) if is_public(address)]
         if public and not self.insecure_public:
             raise ValueError(
                 f"{' and '.join(public)} can be reached from other machines, and there is no authentication: anybody "
                 "there could read and write all data. insecure_public = true (--insecure-public) says that it is meant"
-            )
-        if self.insecure_public and not public:
-            warnings.warn(
-                f"insecure_public changes nothing: {self.listen} cannot be reached from other machines; "
-                'listen = "tcp://0.0.0.0:PORT" (--listen) can',
-                stacklevel=2,
             )
         return self
 
@@ -396,12 +343,48 @@ class StoreConfig(Section):
         return f"{self.path}: checkpoints {' and '.join(when) or 'when asked for'}"
 
 
+class HttpConfig(Section):
+    """Where the status page and metrics are served: HOST:PORT, or "off"."""
+
+    listen: Annotated[str, AfterValidator(http_address)] = "127.0.0.1:7078"
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is served."""
+        return self.listen != OFF
+
+
 class Config(Section):
     """The whole file."""
 
     server: ServerConfig = ServerConfig()
+    http: HttpConfig = HttpConfig()
     store: StoreConfig | None = None
     table: list[TableConfig] = Field(default=[TableConfig(name="replay")], min_length=1)
+
+    @model_validator(mode="after")
+    def _protect_http(self) -> Self:
+        server = self.server
+        addresses = [server.listen, server.ingest]
+        if self.http.is_on:
+            address = f"tcp://{self.http.listen}"
+            if any(collide(address, other) for other in addresses):
+                raise ValueError(f"http.listen {self.http.listen} needs a port of its own")
+            if is_public(address) and not server.insecure_public:
+                raise ValueError(
+                    f"http.listen {self.http.listen} can be reached from other machines, and there is no "
+                    "authentication: anybody there could read how the daemon is. server.insecure_public = true "
+                    "(--insecure-public) says that it is meant"
+                )
+            addresses.append(address)
+        public = [each for each in addresses if is_public(each)]
+        if server.insecure_public and not public:
+            warnings.warn(
+                f"insecure_public changes nothing: {server.listen} cannot be reached from other machines; "
+                'listen = "tcp://0.0.0.0:PORT" (--listen) can',
+                stacklevel=2,
+            )
+        return self
 
     @model_validator(mode="after")
     def _distinct_names(self) -> Self:

@@ -57,4 +57,16 @@ def test_the_public_index_is_never_asked_for_replayd_in_our_texts() -> None:
 def test_both_distributions_are_typed() -> None:
     assert (ROOT / "replayd" / "py.typed").exists()
     assert (ROOT / "client" / "replayd_client" / "py.typed").exists()
-    assert "py.typed" in SERVER["options.package_data"]["replayd"]
+    assert "py.typed" in SERVER["options.package_data"]["replayd"].split(", ")
+
+
+def test_all_that_is_no_code_is_packed_with_it() -> None:
+    patterns = SERVER["options.package_data"]["replayd"].split(", ")
+    packed = {path for pattern in patterns for path in (ROOT / "replayd").glob(pattern)}
+    others = [
+        path
+        for path in (ROOT / "replayd").rglob("*")
+        if path.is_file() and path.suffix != ".py" and "__pycache__" not in path.parts
+    ]
+    assert len(others) > 1
+    assert packed == set(others)

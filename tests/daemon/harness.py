@@ -82,6 +82,7 @@ class DaemonProcess:
             raise
         self.address: str = endpoint["router"]
         self.ingest_address: str | None = endpoint["ingest"]
+        self.http_address: str | None = endpoint["http"]
         self.pid: int = endpoint["pid"]
 
     def _wait_until_it_listens(self) -> dict[str, Any]:

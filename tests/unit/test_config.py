@@ -117,6 +117,44 @@ def test_the_ingest_port_follows_the_port_unless_it_is_said_where_it_is(write: A
     assert read_config(write('[server]\nlisten = "ipc:///run/x.sock"')).server.ingest == "tcp://127.0.0.1:7079"
 
 
+def test_the_status_page_is_on_loopback_at_the_next_port_unless_it_is_said_where_it_is(write: Any) -> None:
+    assert read_config().http.listen == "127.0.0.1:7078"
+    assert read_config(port=8000).http.listen == "127.0.0.1:8001"
+    assert read_config(port=0).http.listen == "127.0.0.1:0"
+    assert read_config(port=65535).http.listen == "127.0.0.1:7078"
+    assert read_config(port=8000, ingest_port=8001).http.listen == "127.0.0.1:8003"
+    assert read_config(listen="0.0.0.0:8000", insecure_public=True).http.listen == "127.0.0.1:8001"
+    assert read_config(write('[server]\nlisten = "ipc:///run/x.sock"')).http.listen == "127.0.0.1:7078"
+    assert read_config(write('[http]\nlisten = "[::1]:9000"'), port=8000).http.listen == "[::1]:9000"
+    assert read_config(write('[http]\nlisten = "[::1]:9000"'), http="localhost:1").http.listen == "localhost:1"
+
+
+def test_the_status_page_can_be_off(write: Any) -> None:
+    assert read_config().http.is_on
+    assert not read_config(write('[http]\nlisten = "off"')).http.is_on
+    assert not read_config(http="off", port=0).http.is_on
+
+
+@pytest.mark.parametrize("address", ["7078", "127.0.0.1", "127.0.0.1:70777", "eth0:1", "tcp://127.0.0.1:1", "Off", ""])
+def test_an_address_of_the_status_page_that_is_none_is_refused(write: Any, address: str) -> None:
+    (told,) = problems(write(f'[http]\nlisten = "{address}"'))
+    assert told == f'http.listen: expected "HOST:PORT", HOST a number, or "off", got {address!r}'
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:7077", "localhost:7079", "0.0.0.0:7077"])
+def test_the_status_page_needs_a_port_of_its_own(write: Any, address: str) -> None:
+    (told,) = problems(write(f'[server]\ninsecure_public = true\n[http]\nlisten = "{address}"'))
+    assert told == f"http.listen {address} needs a port of its own"
+
+
+def test_the_status_page_is_shown_to_other_machines_only_on_purpose(write: Any) -> None:
+    path = write('[http]\nlisten = "0.0.0.0:9000"')
+    (told,) = problems(path)
+    assert "0.0.0.0:9000 can be reached from other machines" in told
+    assert "--insecure-public" in told
+    assert read_config(path, insecure_public=True).http.listen == "0.0.0.0:9000"
+
+
 @pytest.mark.parametrize("listen", ["tcp://0.0.0.0:8000", "0.0.0.0:8000"])
 def test_an_address_on_the_command_line_moves_the_requests_and_only_the_port_of_ingest(write: Any, listen: str) -> None:
     path = write('[server]\nlisten = "tcp://127.0.0.5:1"')
@@ -171,6 +209,8 @@ def test_all_faults_are_told_at_once_each_with_its_place(write: Any) -> None:
         [server]
         listne = "x"
         lease = 60
+        [http]
+        lisen = "off"
         [[table]]
         name = "replay"
         sampler = "unifrom"
@@ -185,6 +225,7 @@ def test_all_faults_are_told_at_once_each_with_its_place(write: Any) -> None:
     for place in (
         "server.lease: expected a time with its unit",
         "server: unknown key 'listne'; did you mean 'listen'?",
+        "http: unknown key 'lisen'; did you mean 'listen'?",
         "table 'replay': sampler: unknown type 'unifrom'; did you mean 'uniform'?",
         "table 'replay': unknown key 'max_sise'; did you mean 'max_size'?",
         "table 'replay': max_size: expected a valid integer, got 'a'",
@@ -195,7 +236,7 @@ def test_all_faults_are_told_at_once_each_with_its_place(write: Any) -> None:
         "--table extra: unknown key 'max_times'; did you mean 'max_times_sampled'?",
     ):
         assert any(line.startswith(place) for line in told), (place, told)
-    assert len(told) == 10
+    assert len(told) == 11
 
 
 @pytest.mark.parametrize(

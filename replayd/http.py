@@ -1,0 +1,303 @@
+"""HTTP: the newest bulletin for Prometheus, for probes, for programs and for people. GET only; it changes nothing.
+
+The standard library's threading WSGI server, on threads of its own. Owns addresses below `/`, and what a stranger may
+cost: requests at once, and their time. Knows the board alone: it never touches what the loop works on, and the loop
+never waits for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ipaddress
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import fields
+from importlib.resources import files
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Self
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from replayd.board import STALE_S, Board, Bulletin, TablePoint
+from replayd.errors import BindError, Fault
+from replayd.fault_log import FaultLog
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+REQUESTS = 16
+"""Requests at once, each on a thread; further connections are closed. A browser and a few scrapers need less."""
+
+REQUEST_S = 10.0
+"""Time in which a request must have arrived and its answer have been taken."""
+
+SWITCH_S = 0.0005
+"""How long a thread that renders a page may keep the interpreter from the loop, instead of Python's 5 ms."""
+
+EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+"""Prometheus's text format, which every scraper takes."""
+
+Answer = tuple[str, str, bytes]
+"""Status, content type and body."""
+
+
+class StatusServer:
+    """Serves a board at `listen`, HOST:PORT, from `start` to `close`. Port 0 picks a free one.
+
+    Raises BindError if the address cannot be had.
+    """
+
+    def __init__(self, board: Board, listen: str) -> None:
+        host, _, port = listen.rpartition(":")
+        host = {"*": "", "localhost": "127.0.0.1"}.get(host, host.strip("[]"))
+        try:
+            self._server = _Server(host, int(port))
+        except OSError as error:
+            raise BindError(f"cannot bind http://{listen}: {error.strerror}") from error
+        self._server.set_app(_Pages(board, only_here=_is_loopback(host)))
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name="replayd-http", daemon=True)
+
+    @property
+    def address(self) -> str:
+        """Where it is, with the port that was picked."""
+        host, port = self._server.server_address[:2]
+        return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Serve from now on."""
+        sys.setswitchinterval(SWITCH_S)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Serve no more. Requests that are being answered are cut off when the process ends."""
+        self._closing = True
+        # Wakes the thread, which waits for a connection.
+        with suppress(OSError):
+            self._server.socket.shutdown(socket.SHUT_RDWR)
+        self._server.server_close()
+
+    def _serve(self) -> None:
+        while not self._closing:
+            # The socket may be closed at any point of it.
+            with suppress(OSError, ValueError):
+                self._server.handle_request()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._free = threading.Semaphore(REQUESTS)
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        # HTTPServer would ask for the host's full name, for which a name server may take seconds.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError:
+            # Without descriptors the connection goes on waiting, and would be tried again at once and for ever.
+            time.sleep(0.1)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away or was too slow: nothing to tell of."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = REQUEST_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """A scrape each second is not news."""
+
+
+class _Pages:
+    """The application."""
+
+    def __init__(self, board: Board, only_here: bool) -> None:
+        self._board = board
+        self._only_here = only_here
+        self._page, self._policy = _page()
+        self._json = _Rendered(_json)
+        self._history = _Rendered(_history)
+        self._registry: CollectorRegistry | None = None
+        self._lock = threading.Lock()
+        self._lines = FaultLog()
+        self._routes: dict[str, Callable[[], Answer]] = {
+            "/": self._status_page,
+            "/metrics": self._exposition,
+            "/healthz": self._health,
+            "/readyz": self._readiness,
+            "/info.json": self._info,
+            "/history.json": self._past,
+        }
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            status, kind, body = self._answer(environ)
+        except Exception as error:
+            with self._lock:
+                self._lines.tell(Fault(f"GET {environ.get('PATH_INFO')}", error), time.monotonic())
+            status, kind, body = _text("500 Internal Server Error", "this page has a fault, which is in the log")
+        headers = [
+            ("Content-Type", kind),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Content-Security-Policy", self._policy),
+        ]
+        if status.startswith("405"):
+            headers.append(("Allow", "GET"))
+        start_response(status, headers)
+        return [body]
+
+    def _answer(self, environ: dict[str, Any]) -> Answer:
+        if environ["REQUEST_METHOD"] != "GET":
+            return _text("405 Method Not Allowed", "only GET: nothing can be changed here")
+        if self._only_here and not _is_loopback(_host_of(environ.get("HTTP_HOST", "localhost"))):
+            # Else a page of another site could have its own name lead here, and read.
+            return _text("403 Forbidden", "this is served to this machine alone: ask localhost, also through a tunnel")
+        route = self._routes.get(environ["PATH_INFO"])
+        if route is None:
+            return _text("404 Not Found", f"there are: {' '.join(self._routes)}")
+        return route()
+
+    def _status_page(self) -> Answer:
+        return "200 OK", "text/html; charset=utf-8", self._page
+
+    def _exposition(self) -> Answer:
+        # Not before the first scrape: a daemon that nobody scrapes starts without it.
+        from prometheus_client import generate_latest
+
+        from replayd.metrics import registry_of
+
+        if self._registry is None:
+            self._registry = registry_of(self._board, time.monotonic)
+        return "200 OK", EXPOSITION, generate_latest(self._registry)
+
+    def _health(self) -> Answer:
+        """Whether the loop goes round. While there is no bulletin it has not begun, and that is no fault."""
+        bulletin = self._board.newest
+        if bulletin is None:
+            return _text("200 OK", self._board.state)
+        age_s = time.monotonic() - bulletin.taken_at
+        if age_s > STALE_S:
+            return _text("503 Service Unavailable", f"the loop is stuck: it last went round {age_s:.1f} s ago")
+        return _text("200 OK", f"the loop went round {age_s:.1f} s ago")
+
+    def _readiness(self) -> Answer:
+        """Whether requests are answered."""
+        state = self._board.state
+        return _text("503 Service Unavailable", state) if state else self._health()
+
+    def _info(self) -> Answer:
+        return self._of_bulletin(self._json)
+
+    def _past(self) -> Answer:
+        return self._of_bulletin(self._history)
+
+    def _of_bulletin(self, rendered: _Rendered) -> Answer:
+        bulletin = self._board.newest
+        if bulletin is None:
+            return _text("503 Service Unavailable", self._board.state)
+        # The age is of now, the rest of when it was rendered.
+        head = f'{{"age_s": {time.monotonic() - bulletin.taken_at:.3f}, "stale_after_s": {STALE_S}, '.encode()
+        return "200 OK", "application/json", head + rendered.get(bulletin)[1:]
+
+
+class _Rendered:
+    """Bytes made of a bulletin, once for all who ask for the same one."""
+
+    def __init__(self, render: Callable[[Bulletin], bytes]) -> None:
+        self._render = render
+        self._last: tuple[Bulletin, bytes] | None = None
+
+    def get(self, bulletin: Bulletin) -> bytes:
+        last = self._last
+        if last is None or last[0] is not bulletin:
+            last = self._last = (bulletin, self._render(bulletin))
+        return last[1]
+
+
+def _json(bulletin: Bulletin) -> bytes:
+    return json.dumps(bulletin.report, default=bytes.hex).encode()
+
+
+def _history(bulletin: Bulletin) -> bytes:
+    """The points column by column, the oldest first."""
+    points = bulletin.history
+    names = [table["name"] for table in bulletin.report["tables"]]
+    keys = [each.name for each in fields(TablePoint)]
+    tables = {
+        name: {key: [getattr(point.tables[i], key) for point in points] for key in keys} for i, name in enumerate(names)
+    }
+    columns = {
+        "at_s": [round(point.at_s, 3) for point in points],
+        "resident_bytes": [point.resident_bytes for point in points],
+        "tables": tables,
+    }
+    return json.dumps(columns).encode()
+
+
+def _text(status: str, text: str) -> Answer:
+    return status, "text/plain; charset=utf-8", f"{text}\n".encode()
+
+
+def _page() -> tuple[bytes, str]:
+    """The page, its style and scripts within it, and the policy that lets it run these and reach this server alone."""
+    folder = files("replayd") / "page"
+    page = (folder / "page.html").read_text("utf-8")
+    hashes = []
+    for name, place in (("page.css", "style"), ("drawing.js", "drawing"), ("page.js", "script")):
+        text = (folder / name).read_text("utf-8")
+        page = page.replace(f"/* {place} */", text)
+        hashes.append(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'")
+    policy = (
+        f"default-src 'none'; style-src {hashes[0]}; script-src {' '.join(hashes[1:])}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return page.encode(), policy
+
+
+def _host_of(header: str) -> str:
+    """The host of a Host header: without port and brackets."""
+    return header[1:].partition("]")[0] if header.startswith("[") else header.partition(":")[0]
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
