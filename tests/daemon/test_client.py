@@ -182,7 +182,7 @@ def test_batches_of_any_size_of_step_arrive_whole(serve: Any, client_of: Any, st
         ({"x": np.zeros((2, 1))}, {"t": [1.0, 2.0, 3.0]}),
         ({"x": np.zeros((2, 1))}, {"t": [1.0, np.nan]}),
         ({"x": np.zeros((2, 1))}, {"t": -1.0}),
-        ({"x": np.zeros((2, 1), "U3")}, {"t": 1.0}),
+        ({"x": np.zeros((2, 1), "M8[s]")}, {"t": 1.0}),
     ],
 )
 def test_a_batch_that_is_none_is_refused_before_it_is_sent(
