@@ -36,7 +36,7 @@ def has_ipv6() -> bool:
 def test_a_client_reaches_a_daemon_wherever_it_listens(start_daemon: StartDaemon, tmp_path: Path, listen: str) -> None:
     address = f"ipc://{tmp_path}/replayd.sock" if listen == "ipc" else listen
     config = tmp_path / "replayd.toml"
-    config.write_text(f'[server]\nlisten = "{address}"\ningest = ""\n')
+    config.write_text(f'[server]\nlisten = "{address}"\ningest = ""\n[http]\nlisten = "127.0.0.1:0"\n')
     daemon = start_daemon("--config", str(config), file_decides=True)
     with Client(daemon.address) as client:
         client.insert([1.0], {"replay": 1.0})
