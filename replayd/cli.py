@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replayd import __version__, cli_operator, cli_store
+from replayd import __version__, cli_operator, cli_store, cli_top
 from replayd.cli_operator import fail
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def main() -> None:
     """
 
 
-for command in (*cli_operator.COMMANDS, *cli_store.COMMANDS):
+for command in (*cli_operator.COMMANDS, *cli_store.COMMANDS, cli_top.top):
     main.add_command(command)
 
 

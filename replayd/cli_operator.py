@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from replayd.wording import count, size_text
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -105,8 +107,8 @@ def info(address: str, timeout_s: float, as_json: bool) -> None:
     chunks, streams = answer["chunks"], answer["streams"]
     click.echo(f"{answer['server']} at {address}")
     click.echo(
-        f"  {_count(chunks['count'], 'chunk')}, {size_text(chunks['bytes'])}, of which "
-        f"{size_text(chunks['orphan_bytes'])} in no item yet; {_count(streams['open'], 'open stream')}"
+        f"  {count(chunks['count'], 'chunk')}, {size_text(chunks['bytes'])}, of which "
+        f"{size_text(chunks['orphan_bytes'])} in no item yet; {count(streams['open'], 'open stream')}"
     )
     for table in answer["tables"]:
         click.echo("")
@@ -119,26 +121,26 @@ def _table_lines(table: Mapping[str, Any]) -> Iterator[str]:
     yield f"{table['name']}"
     yield (
         f"  items    {table['size']} of at most {table['max_size']}; {size_text(table['bytes'])} of "
-        f"{_count(table['episodes'], 'episode')}"
+        f"{count(table['episodes'], 'episode')}"
     )
     yield (
-        f"  done     {_count(limiter['inserts'], 'insert')}, {_count(limiter['samples'], 'sample')}, "
-        f"{_count(limiter['deletes'], 'delete')}"
+        f"  done     {count(limiter['inserts'], 'insert')}, {count(limiter['samples'], 'sample')}, "
+        f"{count(limiter['deletes'], 'delete')}"
     )
     yield f"  limiter  {_limiter_text(limiter)}"
     if table["paused"]:
         yield f"  paused   {', '.join(table['paused'])}"
     for waiting in table["waiting"]:
-        requests = _count(waiting["requests"], f"{waiting['side']} request")
+        requests = count(waiting["requests"], f"{waiting['side']} request")
         yield (
-            f"  waiting  {requests} ({_count(waiting['items'], 'item')}), the oldest for {waiting['waited_s']:.1f} s: "
+            f"  waiting  {requests} ({count(waiting['items'], 'item')}), the oldest for {waiting['waited_s']:.1f} s: "
             f"{waiting['why']}"
         )
 
 
 def _limiter_text(limiter: Mapping[str, Any]) -> str:
     lowest, highest = limiter.get("min_diff"), limiter.get("max_diff")
-    text = f"samples from {_count(limiter['min_size_to_sample'], 'item')} on"
+    text = f"samples from {count(limiter['min_size_to_sample'], 'item')} on"
     if lowest is None and highest is None:
         return text
     band = " ".join(f"{word} {bound:g}" for word, bound in (("from", lowest), ("to", highest)) if bound is not None)
@@ -216,7 +218,7 @@ def peek(
         ]
         print_json({"items": items, "missing": missing})
         return
-    click.echo(f"{table}: {_count(len(found), 'item')}")
+    click.echo(f"{table}: {count(len(found), 'item')}")
     for line in _aligned([("key", "priority", "sampled", "age", "data"), *map(_item_row, found)] if found else []):
         click.echo(line)
     if missing:
@@ -372,7 +374,7 @@ def reset(table: str, address: str, timeout_s: float, as_json: bool) -> None:
     if as_json:
         print_json({"removed": reply.removed})
     else:
-        click.echo(f"{table}: {_count(reply.removed, 'item')} removed")
+        click.echo(f"{table}: {count(reply.removed, 'item')} removed")
 
 
 COMMANDS: tuple[click.Command, ...] = (info, ping, why, peek, set_, pause, resume, reset)
@@ -410,17 +412,6 @@ def print_json(value: Any) -> None:
 def _jsonable(value: Any) -> str:
     """Bytes as hex, and complex numbers as Python writes them."""
     return value.hex() if isinstance(value, bytes) else str(value)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def size_text(number: int) -> str:
-    """A number of bytes as people read it."""
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    power = min(max(number.bit_length() - 1, 0) // 10, len(units) - 1)
-    return f"{number / 1024**power:.4g} {units[power]}"
 
 
 def fail(code: int, *lines: str) -> NoReturn:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replayd.cli_operator import ADDRESS, Seconds, connected, fail, print_json, size_text
+from replayd.cli_operator import ADDRESS, Seconds, connected, fail, print_json
+from replayd.wording import size_text
 
 if TYPE_CHECKING:
     from replayd.store_copies import Copied

@@ -1,0 +1,317 @@
+"""`replayd top`: the tables of a running daemon in a terminal, looked at again each second.
+
+Owns how `info` looks in some 80 by 24 characters. Draws with rich, which it imports when it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from replayd.cli_operator import ADDRESS, connected, fail
+from replayd.wording import count, duration, short, size_text
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.text import Text
+
+    from replayd_client.pool import ConnectionPool
+
+INTERVAL_S = 1.0
+ANSWER_S = 5.0
+"""How long an answer may take before it is said that nobody answers."""
+REMEMBERED = 24
+"""Rates that are drawn as a little graph."""
+BAR = 20
+BAND = 24
+"""Widths, in characters."""
+Report = Mapping[str, Any]
+
+
+@click.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE]…")
+@ADDRESS
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(0.1, 3600),
+    default=INTERVAL_S,
+    show_default=True,
+    help="Seconds between looks.",
+)
+@click.option("--frames", type=click.IntRange(1), help="End after so many looks.  [default: 1 if not in a terminal]")
+def top(tables: tuple[str, ...], address: str, interval_s: float, frames: int | None) -> None:
+    """Watch a running daemon: fill, rates, the limiter's band, and who waits for what. `q` ends it.
+
+    All tables, or those named. It asks for `info`, which nothing waits for and which changes nothing.
+
+    \b
+    Examples:
+      replayd top
+      replayd top replay --interval 5
+      replayd top --frames 1 | cat
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    if frames is None and not console.is_terminal:
+        frames = 1
+    look = Look(tables)
+    with connected(address) as pool, _keys() as key_within:
+        look.see(_info(pool), address)
+        missing = [name for name in tables if name not in look.names]
+        if missing:
+            fail(1, f"there is no table {missing[0]!r}; there are: {', '.join(look.names)}")
+        if not console.is_terminal:
+            for frame in range(frames or 1):
+                if frame:
+                    time.sleep(interval_s)
+                    look.see(_info(pool), address)
+                console.print(look.drawn(console.width, None))
+            return
+        with Live(look.drawn(console.width, console.height), console=console, screen=True, auto_refresh=False) as live:
+            shown = 1
+            while frames is None or shown < frames:
+                if key_within(interval_s) in ("q", "Q"):
+                    return
+                look.see(_info_or_none(pool), address)
+                live.update(look.drawn(console.width, console.height), refresh=True)
+                shown += 1
+
+
+def _info(pool: ConnectionPool) -> Report:
+    from replayd_client.inspection import info
+
+    return info(pool, time.monotonic() + ANSWER_S)
+
+
+def _info_or_none(pool: ConnectionPool) -> Report | None:
+    """The answer, None if there is none: a daemon that is restarted is waited for."""
+    from replayd_client.errors import ConnectionLostError, DeadlineExceededError
+
+    try:
+        return _info(pool)
+    except (ConnectionLostError, DeadlineExceededError):
+        return None
+
+
+@contextmanager
+def _keys() -> Iterator[Any]:
+    """While inside, keys are read as they are typed; yields a function that waits for one at most so many seconds."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+
+        def wait(seconds: float) -> str | None:
+            time.sleep(seconds)
+            return None
+
+        yield wait
+        return
+    import select
+    import termios
+    import tty
+
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+
+    def key_within(seconds: float) -> str | None:
+        ready, _, _ = select.select([sys.stdin], [], [], seconds)
+        return os.read(sys.stdin.fileno(), 1).decode("latin-1") if ready else None
+
+    try:
+        yield key_within
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+class Look:
+    """What was seen so far, and how it is drawn."""
+
+    def __init__(self, wanted: Sequence[str]) -> None:
+        self._wanted = wanted
+        self._report: Report = {}
+        self._before: Report = {}
+        self._answered = True
+        self._address = ""
+        self._rates: dict[str, dict[str, deque[float]]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The tables that the daemon has."""
+        return [table["name"] for table in self._report["tables"]]
+
+    def see(self, report: Report | None, address: str) -> None:
+        """The newest answer of `info`; None: there was none."""
+        self._address = address
+        self._answered = report is not None
+        if report is None:
+            return
+        self._before, self._report = self._report, report
+        if self._before.get("server_id") != report["server_id"]:
+            self._before = {}
+            self._rates = {}
+        before = {table["name"]: table["limiter"] for table in self._before.get("tables", [])}
+        passed_s = report["uptime_s"] - self._before.get("uptime_s", report["uptime_s"])
+        for table in report["tables"]:
+            rates = self._rates.setdefault(
+                table["name"], {key: deque(maxlen=REMEMBERED) for key in ("inserts", "samples")}
+            )
+            if table["name"] in before and passed_s > 0:
+                for key, seen in rates.items():
+                    # A reset sets the counters back.
+                    seen.append(max(0, table["limiter"][key] - before[table["name"]][key]) / passed_s)
+
+    def drawn(self, width: int, height: int | None) -> Group:
+        """For a terminal of this size; height None: as long as it gets."""
+        from rich.console import Group
+        from rich.text import Text
+
+        tables = [table for table in self._report["tables"] if not self._wanted or table["name"] in self._wanted]
+        lines = [*self._head(width)]
+        shown = 0
+        for table in tables:
+            block = ["", *self._table(table, width)]
+            if height is not None and len(lines) + len(block) > height - 1:
+                break
+            lines += block
+            shown += 1
+        if shown < len(tables):
+            left = _plain(", ".join(table["name"] for table in tables[shown:]))
+            lines.append(f"[dim]and {count(len(tables) - shown, 'table')} more: {left}[/]")
+        return Group(*(_line(line, width) for line in lines)) if lines else Group(Text(""))
+
+    def _head(self, width: int) -> Iterator[str]:
+        report = self._report
+        yield f"[bold]{_plain(report['server'])}[/] at {_plain(self._address)}, up {duration(report['uptime_s'])}"
+        memory, peers, counters = report["memory"], report["peers"], report["counters"]
+        resident, limit = memory["resident_bytes"], memory["limit_bytes"]
+        growth = sum(max(0, table.get("bytes_when_full", 0) - table["bytes"]) for table in report["tables"])
+        of = f" of {size_text(limit)}" if limit else ""
+        full = f", about {size_text(resident + growth)} when all tables are full" if growth else ""
+        colour = "bold red" if limit and resident + growth > limit else "default"
+        yield f"[{colour}]memory {size_text(resident)}{of}{full}[/]"
+        yield (
+            f"{count(peers['connected'], 'connection')}, {count(report['streams']['open'], 'writer')}, "
+            f"{count(peers['waiting'], 'peer')} waiting; loop {self._busy():.0%} busy, "
+            f"slowest turn {duration(report['loop']['slowest_turn_s'])}"
+        )
+        if "store" in report:
+            yield _durable(report["store"])
+        for key, word in (("replies_dropped", "replies dropped"), ("push_gaps", "pushes lost")):
+            if counters[key]:
+                yield f"[bold red]{short(counters[key])} {word}[/]"
+        if not self._answered:
+            yield "[bold white on red] nobody answers: this is how it was; asking again [/]"
+
+    def _busy(self) -> float:
+        if not self._before or self._report["uptime_s"] <= self._before["uptime_s"]:
+            return 0.0
+        busy_s, passed_s = (
+            now - before
+            for now, before in (
+                (self._report["loop"]["turn_s"]["sum"], self._before["loop"]["turn_s"]["sum"]),
+                (self._report["uptime_s"], self._before["uptime_s"]),
+            )
+        )
+        return float(min(1.0, busy_s / passed_s))
+
+    def _table(self, table: Report, width: int) -> Iterator[str]:
+        rates = self._rates[table["name"]]
+        share = table["size"] / table["max_size"]
+        filled = round(share * BAR)
+        bar = f"[bold]{'█' * filled}[/][dim]{'░' * (BAR - filled)}[/]"
+        yield (
+            f"[bold]{_plain(_cut(table['name'], 24))}[/]  {bar} {share:.0%}  {short(table['size'])} of "
+            f"{short(table['max_size'])}, {size_text(table['bytes'])}"
+        )
+        inserts, samples = (_rate(rates[key]) for key in ("inserts", "samples"))
+        graph = max(0, min(REMEMBERED, (width - 50) // 2))
+        yield (
+            f"  [blue]inserts {inserts:>7}/s {_graph(rates['inserts'], graph)}[/]  "
+            f"[yellow]samples {samples:>7}/s {_graph(rates['samples'], graph)}[/]"
+        )
+        yield f"  {_band(table['limiter'])}"
+        if table["paused"]:
+            yield f"  [bold]paused: {' and '.join(table['paused'])}[/]"
+        for waiting in table["waiting"]:
+            colour = "blue" if waiting["side"] == "insert" else "yellow"
+            words = (
+                f"{waiting['side']}s wait {duration(waiting['waited_s'])} ({count(waiting['requests'], 'request')}): "
+                f"{waiting['why']}"
+            )
+            for line in wrap(words, max(20, width - 4), subsequent_indent="  "):
+                yield f"  [{colour}]{_plain(line)}[/]"
+
+
+def _durable(store: Report) -> str:
+    running, age_s = store.get("running"), store.get("durable_age_s")
+    if running is not None:
+        share = f" {running['chunks']} of {running['chunks_total']} chunks," if running["chunks_total"] else ""
+        return f"checkpoint: {_plain(running['phase'])},{share} since {duration(running['elapsed_s'])}"
+    if store.get("last_error"):
+        return f"[bold red]the last checkpoint failed: {_plain(store['last_error'])}[/]"
+    return "no checkpoint yet" if age_s is None else f"durable as it was {duration(age_s)} ago"
+
+
+def _band(limiter: Report) -> str:
+    """The cursor in its band, drawn; without bounds there is none."""
+    low: float | None = limiter.get("min_diff")
+    high: float | None = limiter.get("max_diff")
+    cursor: float = limiter["cursor"]
+    least = limiter["min_size_to_sample"]
+    start = "" if limiter["size"] >= least else f"  samples begin at {count(least, 'item')}"
+    if low is None and high is None:
+        return f"[dim]no band[/]{start}"
+    if low is None:
+        assert high is not None
+        return f"cursor {short(cursor)}, inserts wait at {short(high)}{start}"
+    if high is None:
+        return f"cursor {short(cursor)}, samples wait at {short(low)}{start}"
+    place = 0 if high == low else round((cursor - low) / (high - low) * (BAND - 1))
+    place = min(max(place, 0), BAND - 1)
+    track = f"[dim]{'─' * place}[/][bold]●[/][dim]{'─' * (BAND - 1 - place)}[/]"
+    return f"[yellow]{short(low)}[/] {track} [blue]{short(high)}[/]  cursor {short(cursor)}{start}"
+
+
+def _rate(seen: Sequence[float]) -> str:
+    return short(seen[-1]) if seen else "–"
+
+
+def _graph(seen: Sequence[float], width: int) -> str:
+    """The last rates as blocks, relative to the largest of them."""
+    if width == 0:
+        return ""
+    most = max(seen, default=0.0)
+    blocks = "▁▂▃▄▅▆▇█"
+    drawn = "".join(blocks[round(rate / most * 7)] if most else blocks[0] for rate in list(seen)[-width:])
+    return drawn.ljust(width)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _plain(text: str) -> str:
+    """Text that comes from elsewhere: no markup of rich's, and no control characters of a terminal's."""
+    from rich.markup import escape
+
+    return escape("".join(letter if letter.isprintable() else "?" for letter in text))
+
+
+def _line(markup: str, width: int) -> Text:
+    """One line, cut where the terminal ends."""
+    from rich.text import Text
+
+    line = Text.from_markup(markup, emoji=False)
+    line.no_wrap = True
+    line.overflow = "ellipsis"
+    line.truncate(width, overflow="ellipsis")
+    return line

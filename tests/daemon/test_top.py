@@ -1,0 +1,219 @@
+"""`replayd top`, as it looks in a terminal of its own and in a pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replayd.cli_top import Look
+from tests.daemon.conftest import ConnectPeer, StartDaemon
+from tests.daemon.harness import DaemonProcess, environment, run_replayd
+from tests.unit.writer import StreamWriter, fifo, service
+
+SECONDS = 60.0
+BAND = "replay,max_size=10,limiter=rate_limiter,samples_per_insert=2,min_size_to_sample=2,min_diff=0,max_diff=8"
+
+
+class Terminal:
+    """A program in a terminal of this size."""
+
+    def __init__(self, *arguments: str, width: int, height: int) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        self.before = termios.tcgetattr(slave)
+        self.slave = slave
+        variables = {**environment(), "TERM": "xterm-256color", "COLUMNS": str(width), "LINES": str(height)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "replayd", "top", *arguments],
+            env=variables,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        self._said = ""
+
+    def read_until(self, text: str) -> str:
+        """All that it wrote since the last call, until this is among it; without the codes of the terminal."""
+        deadline = time.monotonic() + SECONDS
+        while text not in plain(self._said):
+            ready, _, _ = select.select([self._master], [], [], 0.1)
+            assert time.monotonic() < deadline, plain(self._said)
+            if ready:
+                self._said += os.read(self._master, 1 << 16).decode(errors="replace")
+        said, self._said = plain(self._said), ""
+        return said
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+        os.close(self.slave)
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])", "", text)
+
+
+@pytest.fixture
+def terminal() -> Iterator[type[Terminal]]:
+    """`Terminal`, whose programs end with the test."""
+    started: list[Terminal] = []
+
+    class Ended(Terminal):
+        def __init__(self, *arguments: str, width: int = 80, height: int = 24) -> None:
+            super().__init__(*arguments, width=width, height=height)
+            started.append(self)
+
+    yield Ended
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def waiting(start_daemon: StartDaemon, connect: ConnectPeer) -> DaemonProcess:
+    """A daemon with a table at which a sample waits, and one at which an insert does."""
+    daemon = start_daemon("--table", BAND, "--table", "queue,preset=queue,max_size=2")
+    peer = connect(daemon)
+    for _ in range(4):
+        peer.insert("replay")
+    peer.ask("sample", table="replay", n=8, timeout_ms=1000)
+    peer.send("sample", table="replay", n=3, timeout_ms=60_000)
+    for _ in range(2):
+        peer.insert("queue")
+    peer.send_insert("queue")
+    peer.ask("hello")
+    return daemon
+
+
+def test_in_a_pipe_it_says_once_how_it_is(waiting: DaemonProcess) -> None:
+    ended = run_replayd("top", "--address", waiting.address)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "\x1b" not in ended.stdout
+    lines = ended.stdout.splitlines()
+    assert re.match(rf"replayd \S+ at {waiting.address}, up .* s$", lines[0])
+    assert re.match(r"memory \S+ MiB of \S+ GiB, about \S+ MiB when all tables are full$", lines[1])
+    assert re.match(r"\d connections, 1 writer, 1 peer waiting; loop 0% busy, slowest turn \S+ m?s$", lines[2])
+    text = " ".join(ended.stdout.split())
+    assert "samples wait" in text
+    assert "the cursor 0 may not go below min_diff 0; writers must insert" in text
+    assert "the cursor 2 may not pass max_diff 2; learners must sample" in text
+    assert "40% 4 of 10, 16 B" in text
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_in_a_terminal_it_follows_what_happens_until_q(
+    waiting: DaemonProcess, connect: ConnectPeer, terminal: type[Terminal]
+) -> None:
+    screen = terminal("--address", waiting.address, "--interval", "0.2")
+    first = screen.read_until("learners must sample")
+    assert "replay" in first
+    connect(waiting).insert("replay")
+    assert "5 of 10" in screen.read_until("5 of 10")
+    screen.type("q")
+    assert screen.process.wait(SECONDS) == 0
+    assert termios.tcgetattr(screen.slave) == screen.before, "the terminal is as it was"
+
+
+def test_it_waits_for_a_daemon_that_is_away(start_daemon: StartDaemon, terminal: type[Terminal]) -> None:
+    daemon = start_daemon()
+    port = daemon.address.rpartition(":")[2]
+    screen = terminal("--address", daemon.address, "--interval", "0.2")
+    screen.read_until("replay")
+    daemon.stop()
+    screen.read_until("nobody answers")
+    again = start_daemon(
+        "--listen", f"tcp://127.0.0.1:{port}", "--http", "off", "--ingest-port", "0", file_decides=True
+    )
+    assert again.address == daemon.address
+    screen.read_until("connection")
+    screen.type("q")
+    assert screen.process.wait(SECONDS) == 0
+
+
+def test_it_ends_quietly_on_control_c(daemon: DaemonProcess, terminal: type[Terminal]) -> None:
+    screen = terminal("--address", daemon.address)
+    screen.read_until("replay")
+    os.killpg(screen.process.pid, 2)
+    assert screen.process.wait(SECONDS) in (0, 1)
+    assert termios.tcgetattr(screen.slave) == screen.before
+
+
+def test_tables_that_do_not_fit_are_named(start_daemon: StartDaemon, terminal: type[Terminal]) -> None:
+    names = [f"table-{i}" for i in range(9)]
+    daemon = start_daemon(*(word for name in names for word in ("--table", name)))
+    screen = terminal("--address", daemon.address, "--interval", "0.2")
+    said = screen.read_until("more:")
+    shown = [name for name in names if f"{name}  " in said]
+    assert 3 <= len(shown) < 9
+    screen.type("q")
+    assert "table-8" in run_replayd("top", "table-8", "--address", daemon.address).stdout
+
+
+def test_a_table_that_is_not_there_is_told(daemon: DaemonProcess) -> None:
+    ended = run_replayd("top", "nowhere", "--address", daemon.address)
+    assert ended.returncode == 1
+    assert ended.stderr == "replayd: there is no table 'nowhere'; there are: replay\n"
+
+
+def test_nobody_at_the_address_is_told(tmp_path: Path) -> None:
+    ended = run_replayd("top", "--address", f"ipc://{tmp_path}/nobody")
+    assert ended.returncode == os.EX_UNAVAILABLE
+
+
+def test_several_looks_tell_rates(daemon: DaemonProcess, connect: ConnectPeer) -> None:
+    peer = connect(daemon)
+    peer.insert("replay")
+    ended = run_replayd("top", "--frames", "3", "--interval", "0.1", "--address", daemon.address)
+    assert ended.stdout.count("up ") == 3
+    assert "inserts       0/s" in ended.stdout
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+@pytest.mark.parametrize("height", [5, 24, 60])
+def test_no_frame_is_larger_than_the_terminal(width: int, height: int) -> None:
+    from rich.console import Console
+
+    hostile = "[bold]\x1b[2Jna\nme" + "x" * 90
+    s = service(*(fifo(f"t{i}") for i in range(7)))
+    writer = StreamWriter()
+    look = Look(())
+    for second in range(30):
+        s.handle("peer", "insert", writer.insert([b"x"], [(second, 1)], table="t0"), float(second))
+        report = s.report(float(second))
+        report["tables"][0]["name"] = hostile
+        look.see(report, "tcp://somewhere:1" * 5)
+    console = Console(width=width, height=height, file=io.StringIO(), color_system=None)
+    with console.capture() as captured:
+        console.print(look.drawn(width, height))
+    lines = captured.get().splitlines()
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+    assert "\x1b" not in captured.get()
+
+
+def test_a_reset_makes_no_negative_rate() -> None:
+    s = service(fifo())
+    look = Look(())
+    s.handle("peer", "insert", StreamWriter().insert([b"x"], [(0, 1)]), 0.0)
+    look.see(s.report(1.0), "")
+    s.tables["t"].reset()
+    look.see(s.report(2.0), "")
+    assert list(look._rates["t"]["inserts"]) == [0.0]
