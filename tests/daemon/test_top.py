@@ -108,7 +108,7 @@ def test_in_a_pipe_it_says_once_how_it_is(waiting: DaemonProcess) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "\x1b" not in ended.stdout
     lines = ended.stdout.splitlines()
-    assert re.match(rf"replayd \S+ at {waiting.address}, up .* s$", lines[0])
+    assert re.match(rf"replayd \S+ at {waiting.address}, up .*s$", lines[0])
     assert re.match(r"memory \S+ MiB of \S+ GiB, about \S+ MiB when all tables are full$", lines[1])
     assert re.match(r"\d connections, 1 writer, 1 peer waiting; loop 0% busy, slowest turn \S+ m?s$", lines[2])
     text = " ".join(ended.stdout.split())
