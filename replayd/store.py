@@ -49,6 +49,9 @@ MAP_BYTES = 1 << 30
 TRANSACTION_BYTES = 1 << 24
 """Of pieces in one transaction: its dirty pages are in memory until it is committed."""
 
+FULL_BYTES = 2 * TRANSACTION_BYTES
+"""Free space with which a write that fails has failed for lack of it: no transaction needs more."""
+
 _DATABASES = ("head", "index", "blocks", "journal")
 _HEAD = b"head"
 _BLOCK_KEY = struct.Struct("=Q")
@@ -283,7 +286,17 @@ def _as_store_error(directory: Path) -> Iterator[None]:
     except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError) as error:
         raise StoreUnreadable(f"{directory}: {error}") from error
     except (lmdb.Error, OSError) as error:
-        raise StoreError(f"{directory}: {error}") from error
+        raise StoreError(f"{directory}: {_reason(directory, error)}") from error
+
+
+def _reason(directory: Path, error: Exception) -> str:
+    """What went wrong, for people: LMDB calls a write that a full disk cut short an input/output error."""
+    try:
+        disk = os.statvfs(directory)
+    except OSError:
+        return str(error)
+    free = disk.f_bavail * disk.f_frsize
+    return f"no space left on the disk, {free / 1e6:.1f} MB are free ({error})" if free < FULL_BYTES else str(error)
 
 
 def _read_array(txn: Txn, entry: ArrayEntry) -> np.ndarray[Any, np.dtype[Any]]:

@@ -114,7 +114,7 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The checkpoint is given up; of the chunks handed over these did not get to the disk."""
+    """The checkpoint is given up; of the chunks handed over these are not on the disk."""
 
     reason: str
     slots: Int64s
@@ -176,7 +176,7 @@ class StoreWriter:
             if not isinstance(error, StoreError):
                 log.exception("a fault of replayd's own while a checkpoint was written")
             self._checkpoint = None
-            self._tell(Failed(str(error) or type(error).__name__, *checkpoint.not_written()))
+            self._tell(Failed(str(error) or type(error).__name__, *checkpoint.give_up()))
 
     def _do(self, job: Frozen | Chunks | Finish, checkpoint: _Checkpoint) -> None:
         if isinstance(job, Frozen):
@@ -201,7 +201,6 @@ class _Packed:
     block: bytes
     uids: Int64s
     nbytes: Int64s
-    slots: Int64s | None
 
 
 class _Checkpoint:
@@ -213,6 +212,10 @@ class _Checkpoint:
         self._frozen: Frozen | None = None
         self._saved_at = 0.0
         self._waiting: list[_Packed] = []
+        self._added: list[int] = []
+        """Numbers of the blocks it has added."""
+        self._handed: list[tuple[Int64s, Int64s]] = []
+        """Slots and names of the chunks it was handed."""
         self._chunks = 0
         self._bytes = 0
 
@@ -225,7 +228,9 @@ class _Checkpoint:
 
     def take(self, handed: Chunks) -> int:
         chunks = handed.chunks
-        packed = _Packed(pack_block(chunks), chunks.uids, chunks.nbytes, handed.slots)
+        packed = _Packed(pack_block(chunks), chunks.uids, chunks.nbytes)
+        if handed.slots is not None:
+            self._handed.append((handed.slots, chunks.uids))
         self._waiting.append(packed)
         self._chunks += len(chunks)
         self._bytes += len(packed.block)
@@ -255,12 +260,19 @@ class _Checkpoint:
             log.warning("the store keeps %d blocks that it does not need: %s", len(survey.dead), error)
         return Swept(slots[np.searchsorted(live, survey.renew)], survey.renew)
 
-    def not_written(self) -> tuple[Int64s, Int64s]:
-        """Slots and names of the chunks which were taken and are in no block."""
-        left = [(packed.slots, packed.uids) for packed in self._waiting if packed.slots is not None]
+    def give_up(self) -> tuple[Int64s, Int64s]:
+        """Remove what it has added, which takes room on a disk that may be full.
+
+        Slots and names of the chunks that it was handed, and which the store does not have now.
+        """
+        try:
+            drop_blocks(self._store, self._blocks, self._added)
+        except StoreError as error:
+            # Nothing refers to them: the next checkpoint removes them.
+            log.warning("the store keeps %d blocks that it does not need: %s", len(self._added), error)
         nothing = np.zeros(0, np.int64)
-        slots = np.concatenate([nothing, *(slots for slots, _ in left)])
-        return slots, np.concatenate([nothing, *(uids for _, uids in left)])
+        slots = np.concatenate([nothing, *(slots for slots, _ in self._handed)])
+        return slots, np.concatenate([nothing, *(uids for _, uids in self._handed)])
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -268,6 +280,7 @@ class _Checkpoint:
         numbers = self._store.add_blocks([packed.block for packed in self._waiting])
         for number, packed in zip(numbers, self._waiting, strict=True):
             self._blocks.add(number, packed.uids, packed.nbytes)
+        self._added += numbers
         self._waiting = []
 
 
