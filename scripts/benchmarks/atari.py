@@ -7,10 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contest import Settings, contest, measured, tell
+from benchmarks.contest import contest, measured, tell
 from benchmarks.crew import Crew, Job
 from benchmarks.daemon import rss_bytes
 from benchmarks.figures import Figure
+from benchmarks.settings import Settings
 from benchmarks.systems import replayd, reverb
 
 GAMES = ("pong", "breakout", "seaquest")

@@ -1,6 +1,6 @@
 """Systems measured in turn: what else the machine does falls on all of them alike, and on the runs of a ratio most.
 
-Owns the order of the runs and the settings of a whole benchmark. Knows systems as processes that can be told to work.
+Owns the order of the runs. Knows systems as processes that can be told to work.
 """
 
 from __future__ import annotations
@@ -9,52 +9,17 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from benchmarks.crew import Crew, Done, Job
 from benchmarks.daemon import cpu_s
 from benchmarks.figures import OURS, Figure, ratios
+from benchmarks.settings import Settings
 
-
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """Interpreters of the environments that `scripts/bench-peers-setup` made; None for one that is not there."""
-
-    reverb: Path | None = None
-    echo: Path | None = None
-    atari: Path | None = None
-
-    @classmethod
-    def under(cls, directory: Path) -> Peers:
-        found = {name: directory / name / "bin" / "python" for name in cls.__slots__}
-        return cls(**{name: path for name, path in found.items() if path.exists()})
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How much is measured and for how long."""
-
-    payloads: tuple[int, ...]
-    clients: tuple[int, ...]
-    seconds: float
-    settle_s: float
-    """Not counted at the beginning of each run."""
-    rounds: int
-    table_bytes: int
-    """Payload in a table, about; the systems need several times as much for small ones."""
-    most_items: int
-    ipc: bool
-    quick: bool
-    peers: Peers
-    directory: Path
-    """Where the frames of games are kept from one benchmark to the next."""
-
-    def table_items(self, payload: int) -> int:
-        return max(min(self.most_items, self.table_bytes // payload), 300)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +66,7 @@ def contest(
     unit: str = "items/s",
 ) -> list[Figure]:
     """Runs of all sides in turn, there and back; what we did is compared with what each peer did in the same round."""
-    runs = _in_turn(settings, sides)
+    runs = _in_turn(settings, sides, lambda side, crew: _run(settings, side, crew))
     figures = []
     for side, own in zip(sides, runs, strict=True):
         for place, counted in enumerate(side.counted):
@@ -147,12 +112,7 @@ class Told:
 def told(settings: Settings, workload: str, sides: Sequence[Side], *results: Told) -> list[Figure]:
     """Turns of all sides, there and back, each of one job that tells its results itself; side by side, result by
     result. What a side counts first says what the results are of."""
-    turns: list[list[dict[str, float]]] = [[] for _ in sides]
-    with ExitStack() as stack:
-        crews = [stack.enter_context(_at_work(side)) for side in sides]
-        for turn in range(settings.rounds):
-            for index in there_and_back(len(sides), turn):
-                turns[index] += crews[index].turn()
+    turns = _in_turn(settings, sides, lambda _, crew: crew.turn()[0])
     figures = []
     for side, own in zip(sides, turns, strict=True):
         for result in results:
@@ -170,22 +130,23 @@ def told(settings: Settings, workload: str, sides: Sequence[Side], *results: Tol
     return figures
 
 
-def there_and_back(count: int, turn: int) -> Sequence[int]:
-    """The order of a round: every second one is the other way round."""
-    return range(count) if turn % 2 == 0 else range(count)[::-1]
-
-
-def _in_turn(settings: Settings, sides: Sequence[Side]) -> list[list[Run]]:
-    runs: list[list[Run]] = [[] for _ in sides]
+def _in_turn(settings: Settings, sides: Sequence[Side], run: Callable[[Side, Crew], T]) -> list[list[T]]:
+    """What each side's runs gave. Every second round goes the other way round."""
+    given: list[list[T]] = [[] for _ in sides]
     with ExitStack() as stack:
         crews = [stack.enter_context(_at_work(side)) for side in sides]
+        order = list(zip(sides, crews, given, strict=True))
         for turn in range(settings.rounds):
-            for index in there_and_back(len(sides), turn):
-                pid = sides[index].server_pid
-                used_s = cpu_s(pid) if pid is not None else 0.0
-                done = crews[index].run(settings.seconds, settings.settle_s)
-                runs[index].append(Run(done, cpu_s(pid) - used_s if pid is not None else 0.0))
-    return runs
+            for side, crew, own in order if turn % 2 == 0 else reversed(order):
+                own.append(run(side, crew))
+    return given
+
+
+def _run(settings: Settings, side: Side, crew: Crew) -> Run:
+    pid = side.server_pid
+    used_s = cpu_s(pid) if pid is not None else 0.0
+    done = crew.run(settings.seconds, settings.settle_s)
+    return Run(done, cpu_s(pid) - used_s if pid is not None else 0.0)
 
 
 @contextmanager

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contest import Settings, measured, tell
+from benchmarks.contest import measured, tell
 from benchmarks.crew import Crew
 from benchmarks.daemon import cpu_s_of_threads
 from benchmarks.figures import Figure
+from benchmarks.settings import Settings
 from benchmarks.systems import Served, replayd
 from benchmarks.throughput import BATCH, ENVIRONMENTS, call_items
 

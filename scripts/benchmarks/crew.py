@@ -106,14 +106,12 @@ class Done:
     """Items in the whole run, settling included: what the CPU time of the run was spent on."""
     cpu_s: float
     """CPU time of these workers, all threads."""
-    least_share: float
-    """The slowest worker's rate over the mean one."""
 
     @classmethod
     def of(cls, answers: Sequence[dict[str, Any]]) -> Done:
-        rates = [answer["items"] / answer["seconds"] for answer in answers]
+        rate = sum(answer["items"] / answer["seconds"] for answer in answers)
         items, cpu_s = (sum(answer[name] for answer in answers) for name in ("items_with_settling", "cpu_s"))
-        return cls(sum(rates), items, cpu_s, min(rates) * len(rates) / (sum(rates) or 1))
+        return cls(rate, items, cpu_s)
 
 
 class Crew:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.contest import Settings, measured
+from benchmarks.contest import measured
 from benchmarks.daemon import rss_bytes
 from benchmarks.figures import Figure
+from benchmarks.settings import Settings
 from benchmarks.systems import Served, replayd, reverb
 
 TABLE, PAYLOAD = "bench", 16

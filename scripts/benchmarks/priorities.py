@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
-from benchmarks.contest import Counted, Settings, Told, contest, told
+from benchmarks.contest import Counted, Told, contest, told
 from benchmarks.crew import Job
 from benchmarks.figures import Figure
+from benchmarks.settings import Settings
 from benchmarks.systems import Served, replayd, reverb
 
 TABLE, PAYLOAD, BATCH = "ranked", 400, 256

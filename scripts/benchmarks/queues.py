@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
-from benchmarks.contest import Counted, Settings, Side, contest
+from benchmarks.contest import Counted, Side, contest
 from benchmarks.crew import Job
 from benchmarks.figures import OURS, Figure
+from benchmarks.settings import Settings
 from benchmarks.systems import ECHO, replayd
 
 TABLE = "queue"

@@ -15,9 +15,9 @@ from typing import Any
 
 import click
 
-from benchmarks.contest import Settings
 from benchmarks.figures import Figure, number, size, spread
 from benchmarks.goals import GOALS, Goal
+from benchmarks.settings import Settings
 
 BEGIN, END = "<!-- scripts/bench --peers --table writes what follows -->\n", "<!-- and ends here -->\n"
 VERSION_OF = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.contest import Settings, Told, measured, told
+from benchmarks.contest import Told, measured, told
 from benchmarks.crew import Crew, Job
 from benchmarks.figures import Figure, ratios
+from benchmarks.settings import Settings
 from benchmarks.systems import replayd
 
 KINDS = ("uniform", "prioritized", "fifo", "lifo", "min_heap", "max_heap")

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contest import Counted, Settings, Side
+from benchmarks.contest import Counted, Side
 from benchmarks.crew import Crew, Job
 from benchmarks.daemon import daemon
 from benchmarks.figures import OURS
+from benchmarks.settings import Settings
 
 REVERB, ECHO, ZMQ = "dm-reverb", "id-echo", "libzmq"
 

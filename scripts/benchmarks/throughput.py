@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.contest import Settings, contest, measured
+from benchmarks.contest import contest, measured
 from benchmarks.figures import OURS, Figure
+from benchmarks.settings import Settings
 from benchmarks.systems import Served, bare_zmq, replayd, reverb
 
 TABLE, RANKED = "bench", "ranked"

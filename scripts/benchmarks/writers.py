@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from benchmarks.contest import Counted, Settings, Side, contest
+from benchmarks.contest import Counted, Side, contest
 from benchmarks.figures import Figure
+from benchmarks.settings import Settings
 from benchmarks.systems import replayd, reverb
 
 TABLE = "bench"
