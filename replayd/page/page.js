@@ -84,7 +84,7 @@ function show(info) {
     const card = cards.children[i] || cards.appendChild($("table").content.firstElementChild.cloneNode(true));
     return showTable(card, table);
   });
-  const worst = ["bad", "insert", "sample", "", "flowing"].map((kind) => states.find((s) => s.kind === kind)).find(Boolean);
+  const worst = ["bad", "insert", "sample", "flowing", ""].map((kind) => states.find((s) => s.kind === kind)).find(Boolean);
   $("state").textContent = states.length > 1 && worst.kind !== "flowing" && worst.kind ? `${worst.name}: ${worst.text}` : worst.text;
   $("state").className = `pill ${worst.kind}`;
   showCounts(info);
@@ -100,20 +100,33 @@ function showTiles(info) {
   }
   const { resident_bytes: resident, limit_bytes: limit } = info.memory;
   const growth = info.tables.reduce((total, t) => total + Math.max(0, (t.bytes_when_full ?? t.bytes) - t.bytes), 0);
-  const [used, forecast] = slot(tiles, "memory-meter").children;
+  const [used, ahead] = slot(tiles, "memory-meter").children;
   say(tiles, "memory", bytes(resident));
   width(used, limit ? resident / limit : 0);
-  left(forecast, limit ? Math.min((resident + growth) / limit, 0.995) : 0);
-  forecast.hidden = !growth;
-  forecast.className = !limit || resident + growth <= limit ? "" : "bad";
-  const known = info.tables.some((table) => table.size);
+  left(ahead, limit ? Math.min((resident + growth) / limit, 0.995) : 0);
+  ahead.hidden = !growth;
+  ahead.className = !limit || resident + growth <= limit ? "" : "bad";
+  const empty = info.tables.filter((table) => !table.size).map((table) => table.name);
   const fits = !limit || resident + growth <= limit;
-  say(tiles, "memory-of", (limit ? `of ${bytes(limit)}` : "") + (!known ? "; no forecast before there are items"
-    : !growth ? "; tables are full" : `; about ${bytes(resident + growth)} when all tables are full${fits ? "" : ": too much"}`));
+  const full = `about ${bytes(resident + growth)} when all tables are full${fits ? "" : ": too much"}`;
+  const forecast = empty.length === info.tables.length ? "no forecast before there are items" : growth || empty.length ? full : "tables are full";
+  const unknown = empty.length && empty.length < info.tables.length ? ` (but for ${empty.join(", ")}, not known yet)` : "";
+  say(tiles, "memory-of", `${limit ? `of ${bytes(limit)}; ` : ""}${forecast}${unknown}`);
   say(tiles, "peers", count(info.peers.connected, "connection"));
   say(tiles, "peers-of", `${count(info.streams.open, "writer")}; ${info.peers.waiting ? `${count(info.peers.waiting, "peer")} waiting` : "nobody waits"}`);
   say(tiles, "loop", `${percent(busyOf(info))} busy`);
+  showDurable(tiles, info.store);
   say(tiles, "loop-of", `slowest turn lately ${duration(info.loop.slowest_turn_s)}`);
+}
+
+function showDurable(tiles, store) {
+  slot(tiles, "durable-tile").hidden = !store;
+  if (!store) return;
+  const { running, last, last_error: error, durable_age_s: age } = store;
+  say(tiles, "durable", age === undefined ? "not yet" : `${duration(age)} ago`);
+  const took = last ? `the last checkpoint took ${duration(last.duration_s)}, wrote ${bytes(last.bytes)} and held requests for ${duration(last.held_ms / 1000)}` : "no checkpoint since the start";
+  const writing = running && `writing a checkpoint for ${duration(running.elapsed_s)}: ${running.phase}${running.chunks_total ? `, ${number(running.chunks)} of ${count(running.chunks_total, "chunk")}` : ""}`;
+  say(tiles, "durable-of", writing || (error ? `the last checkpoint failed: ${error}` : took)).className = error && !writing ? "bad" : "";
 }
 
 let turns = []; // [[uptime_s, busy seconds]] of the last ten seconds
@@ -321,20 +334,20 @@ function showCounts(info) {
     ["Received", `${number(chunks.added)} chunks, ${bytes(chunks.bytes_added)}`],
     ["Writers whose lease ran out", number(streams.expired)],
   ];
-  const checkpoint = info.checkpoint;
-  if (checkpoint) {
-    rows.push(["Last checkpoint", checkpoint.age_s === undefined ? "none yet" : `${duration(checkpoint.age_s)} ago`]);
-    if (checkpoint.duration_s !== undefined) rows.push(["It took", duration(checkpoint.duration_s)]);
-    if (checkpoint.bytes !== undefined) rows.push(["It wrote", bytes(checkpoint.bytes)]);
-    if (checkpoint.failed) rows.push(["Checkpoints that failed", number(checkpoint.failed), true]);
+  if (info.store) {
+    rows.push(["Checkpoints: written, failed", `${number(info.store.checkpoints)}, ${number(info.store.failures)}`, info.store.failures]);
+    rows.push(["Store on the disk", `${bytes(info.store.size_bytes)} in ${info.store.path}`]);
   }
   facts($("counts").querySelector("dl"), rows);
 }
 
 // --- asking --------------------------------------------------------------------------------------------------------
 
+class NotReady extends Error {}
+
 async function ask(path) {
   const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(4000) });
+  if (answer.status === 503) throw new NotReady((await answer.text()).trim());
   if (!answer.ok) throw new Error(`${path} answers ${answer.status}: ${(await answer.text()).trim()}`);
   return answer.json();
 }
@@ -354,7 +367,8 @@ async function turn() {
     alarm(stuck ? `The daemon's loop is stuck: it last went round ${duration(info.age_s)} ago. This is how it was then.` : "");
     $("as-of").textContent = `as of ${new Date(Date.now() - info.age_s * 1000).toLocaleTimeString()}, asked each second`;
   } catch (error) {
-    alarm(`The daemon does not answer (${error.message}). ${past ? "This is how it was." : ""}`);
+    const story = error instanceof NotReady ? `The daemon is not ready: ${error.message}.` : `The daemon does not answer (${error.message}).`;
+    alarm(`${story} ${past ? "This is how it was." : ""}`);
   }
 }
 

@@ -1,0 +1,260 @@
+"""The status page in a real browser: what it says of a daemon that is idle, blocked either way, or full.
+
+Skipped where there is no Chromium; `.ci/run` installs one. With REPLAYD_SCREENSHOTS naming a directory, each state is
+photographed there in light, in dark and on a phone: `scripts/check-page` does that.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import numpy as np
+import pytest
+
+from replayd_client import Client
+from replayd_client.errors import ReplaydError
+from tests.daemon.browser import Browser, executable
+from tests.daemon.conftest import ConnectPeer, StartDaemon
+from tests.daemon.embedded import until
+from tests.daemon.harness import DaemonProcess
+
+pytestmark = pytest.mark.skipif(executable() is None, reason="needs Chromium: apt-get install chromium")
+
+SIZES = {"desktop": (1100, 800, False), "phone": (390, 844, True)}
+TABLES = (
+    "--table",
+    "replay,sampler=prioritized,priority_exponent=0.6,max_size=2000,limiter=sample_to_insert_ratio,"
+    "samples_per_insert=8,min_size_to_sample=100,error_buffer=400",
+    "--table",
+    "rollouts,preset=queue,max_size=16",
+)
+REPLAY, ROLLOUTS = 0, 1
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    """A browser whose page must not complain."""
+    with Browser(tmp_path) as browser:
+        browser.show(1100, 800)
+        yield browser
+    assert browser.complaints == []
+
+
+def opened(browser: Browser, daemon: DaemonProcess) -> None:
+    until(lambda: is_ready(daemon))
+    browser.go(f"{daemon.http_address}/")
+    browser.wait_for("document.querySelector('article')")
+
+
+def is_ready(daemon: DaemonProcess) -> bool:
+    try:
+        with urlopen(f"{daemon.http_address}/readyz", timeout=30):
+            return True
+    except HTTPError as error:
+        error.close()
+        return False
+
+
+def text(browser: Browser, table: int, key: str) -> str:
+    """What stands in a place of a table's card."""
+    found: str = browser.ask(
+        f"document.querySelectorAll('article')[{table}].querySelector('[data-k={key}]').textContent"
+    )
+    return found
+
+
+def place(table: int, key: str) -> str:
+    return f"document.querySelectorAll('article')[{table}].querySelector('[data-k={key}]').textContent"
+
+
+def wait_for_text(browser: Browser, table: int, key: str, part: str) -> str:
+    """What stands there, as soon as this is among it."""
+    browser.wait_for(f"{place(table, key)}.includes({part!r})", lambda: text(browser, table, key))
+    return text(browser, table, key)
+
+
+def photograph(browser: Browser, name: str) -> None:
+    """Nothing may stick out at the side, in any size and colours; pictures of them, if somebody wants to see them."""
+    directory = os.environ.get("REPLAYD_SCREENSHOTS")
+    for size, (width, height, phone) in SIZES.items():
+        for dark in (False, True):
+            browser.show(width, height, dark=dark, phone=phone)
+            browser.wait_for(f"document.documentElement.clientWidth <= {width}")
+            assert browser.ask("document.documentElement.scrollWidth <= innerWidth"), f"{name} on a {size} is too wide"
+            if directory:
+                # Bars and markers move to where they belong.
+                browser.ask(
+                    "Promise.allSettled(document.getAnimations().map(animation => animation.finished)).then(() => 1)"
+                )
+                browser.screenshot(Path(directory) / f"{name}-{size}-{'dark' if dark else 'light'}.png")
+    browser.show(1100, 800)
+
+
+@contextmanager
+def traffic(daemon: DaemonProcess, table: str, batch: int) -> Iterator[None]:
+    """Somebody inserts, and somebody samples, as fast as the limiter lets them."""
+    ends = threading.Event()
+
+    def write() -> None:
+        with Client(daemon.address) as client:
+            while not ends.is_set():
+                steps = {"observation": np.zeros((batch, 1, 8), np.float32)}
+                client.insert_batch(steps, {table: np.linspace(0.1, 1.0, batch)}, timeout_ms=500)
+
+    def read() -> None:
+        with Client(daemon.address) as client:
+            while not ends.is_set():
+                client.sample_batch(table, batch, timeout_ms=500)
+
+    def until_the_end(work: object) -> None:
+        while not ends.is_set():
+            try:
+                work()  # type: ignore[operator]
+            except ReplaydError:
+                continue
+
+    threads = [threading.Thread(target=until_the_end, args=(work,)) for work in (write, read)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_daemon(start_daemon: StartDaemon, browser: Browser) -> None:
+    daemon = start_daemon(*TABLES)
+    opened(browser, daemon)
+    assert browser.ask("document.getElementById('state').textContent") == "idle"
+    assert text(browser, REPLAY, "name") == "replay"
+    assert text(browser, REPLAY, "policy") == "drawn prioritized (exponent 0.6), removed fifo"
+    assert text(browser, REPLAY, "words") == "Nobody waits, and nothing has come in or gone out yet."
+    assert text(browser, ROLLOUTS, "policy") == "drawn fifo, removed fifo, one draw of each at most"
+    assert text(browser, REPLAY, "low") == "samples wait at 400"
+    assert text(browser, REPLAY, "high") == "inserts wait at 1200"
+    assert text(browser, REPLAY, "ages").endswith("nothing has been drawn yet")
+    photograph(browser, "idle")
+
+
+def test_samples_that_wait(start_daemon: StartDaemon, connect: ConnectPeer, browser: Browser) -> None:
+    daemon = start_daemon(*TABLES)
+    peer = connect(daemon)
+    for _ in range(30):
+        peer.insert("replay")
+    peer.send("sample", table="replay", n=8, timeout_ms=60_000)
+    opened(browser, daemon)
+    words = wait_for_text(browser, REPLAY, "words", "1 sample request of 1 peer waits")
+    assert "it holds 30 of min_size_to_sample 100 items; writers must insert" in words
+    assert "70 inserts would set the first one free" in words
+    assert browser.ask("document.getElementById('state').textContent") == "replay: samples wait"
+    assert text(browser, REPLAY, "limiter-of").endswith("samples begin at 100 items, 70 to go")
+    assert wait_for_text(browser, REPLAY, "facts", "min_size_to_sample")
+    photograph(browser, "samples-wait")
+
+
+def test_inserts_that_wait(start_daemon: StartDaemon, connect: ConnectPeer, browser: Browser) -> None:
+    daemon = start_daemon(*TABLES)
+    peer = connect(daemon)
+    for _ in range(16):
+        peer.insert("rollouts")
+    peer.send_insert("rollouts")
+    opened(browser, daemon)
+    words = wait_for_text(browser, ROLLOUTS, "words", "1 insert request of 1 peer waits")
+    assert "the cursor 16 may not pass max_diff 16; learners must sample" in words
+    wait_for_text(browser, ROLLOUTS, "words", "is a learner running?")
+    assert text(browser, ROLLOUTS, "fill") == "100 %"
+    assert browser.ask("document.getElementById('state').textContent") == "rollouts: inserts wait"
+    photograph(browser, "inserts-wait")
+
+
+def test_a_full_table_under_way(start_daemon: StartDaemon, browser: Browser, tmp_path: Path) -> None:
+    daemon = start_daemon(*TABLES, "--data-dir", str(tmp_path / "store"))
+    opened(browser, daemon)
+    with traffic(daemon, "replay", 50):
+        wait_for_text(browser, REPLAY, "state", "flowing")
+        browser.wait_for("parseInt(document.querySelector('[data-k=fill]').textContent) === 100")
+        wait_for_text(browser, REPLAY, "ages-of", "in the last minute")
+        # Rates, histograms and the memory forecast have something to show, and the graph a line.
+        rate = "parseFloat(document.querySelector('[data-k=sample-rate]').textContent)"
+        assert browser.ask(rate) > 0
+        assert browser.ask("document.querySelector('path.sample').getAttribute('d').includes('L')")
+        assert "%" in text(browser, REPLAY, "ages")
+        assert "%" in text(browser, REPLAY, "times")
+        assert "when all tables are full" in browser.ask("document.querySelector('[data-k=memory-of]').textContent")
+        assert browser.ask("document.querySelector('[data-k=durable]').textContent") == "not yet"
+        photograph(browser, "full")
+
+
+def test_a_paused_table(start_daemon: StartDaemon, connect: ConnectPeer, browser: Browser) -> None:
+    daemon = start_daemon(*TABLES)
+    peer = connect(daemon)
+    peer.ask("set", table="replay", changes={"paused_samples": True, "paused_inserts": True})
+    opened(browser, daemon)
+    wait_for_text(browser, REPLAY, "state", "inserts and samples paused")
+    assert text(browser, REPLAY, "words") == "An operator holds back inserts and samples; nobody waits for them."
+
+
+# --- how it behaves ---------------------------------------------------------------------------------------------------
+
+
+def test_it_follows_what_happens_and_asks_for_nothing_else(
+    start_daemon: StartDaemon, connect: ConnectPeer, browser: Browser
+) -> None:
+    daemon = start_daemon(*TABLES)
+    opened(browser, daemon)
+    assert text(browser, REPLAY, "fill-of").startswith("0 of 2000 items")
+    connect(daemon).insert("replay")
+    wait_for_text(browser, REPLAY, "fill-of", "1 of 2000 items")
+    assert browser.requested == {f"{daemon.http_address}/{path}" for path in ("", "info.json", "history.json")}
+
+
+def test_it_says_when_the_daemon_is_gone_and_goes_on_when_it_is_back(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    daemon = start_daemon(*TABLES)
+    assert daemon.http_address is not None
+    address = daemon.http_address.removeprefix("http://")
+    with Browser(tmp_path) as browser:
+        browser.show(1100, 800)
+        opened(browser, daemon)
+        daemon.stop()
+        browser.wait_for("document.getElementById('alarm').textContent.startsWith('The daemon does not answer')")
+        assert text(browser, REPLAY, "name") == "replay", "what was known is still there"
+        start_daemon("--table", "another", "--http", address)
+        browser.wait_for("document.getElementById('alarm').hidden")
+        browser.wait_for("document.querySelectorAll('article').length === 1")
+        assert text(browser, 0, "name") == "another"
+        # A connection that is refused is all there is to complain of.
+        assert all("ERR_CONNECTION_REFUSED" in complaint for complaint in browser.complaints)
+
+
+def test_a_name_with_markup_in_it_is_shown_as_it_is(start_daemon: StartDaemon, browser: Browser) -> None:
+    name = "<img src onerror>&amp;<b>"
+    daemon = start_daemon("--table", name)
+    opened(browser, daemon)
+    assert text(browser, 0, "name") == name
+    assert browser.ask("document.images.length") == 0
+
+
+def test_the_graph_tells_the_values_under_the_pointer(
+    start_daemon: StartDaemon, connect: ConnectPeer, browser: Browser
+) -> None:
+    daemon = start_daemon(*TABLES)
+    connect(daemon).insert("replay")
+    opened(browser, daemon)
+    browser.wait_for("past.at_s.length > 3")
+    point = browser.ask(
+        "(() => { const { right, top } = document.querySelector('.chart svg').getBoundingClientRect();"
+        " return { x: right - 1, y: top + 10 }; })()"
+    )
+    browser.command("Input.dispatchMouseEvent", type="mouseMoved", **point)
+    browser.wait_for("document.querySelector('.told').textContent.includes('inserts/s')")
