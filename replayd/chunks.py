@@ -44,8 +44,8 @@ class ChunkStore:
         # Each chunk's name for checkpoints, never used again. An array of its own, since a checkpoint copies all of it.
         self._uid = np.zeros(capacity, np.int64)
         self._next_uid = NO_UID + 1
-        self._awaited = np.zeros(0, np.int64)
-        """While it is loaded: the slots in use, in the order of their chunks' names."""
+        self._awaited = self._awaited_uids = np.zeros(0, np.int64)
+        """While it is loaded: the slots in use in the order of their chunks' names, and these."""
         self.handover = Handover(self._collect)
         self.episodes = Episodes()
         self._payloads = Payloads()
@@ -190,12 +190,13 @@ class ChunkStore:
         self._width = np.zeros(max(16, len(state["schemas"]["blobs"]["lengths"])), np.int64)
         slots = self._slots.in_use()
         self._awaited = slots[np.argsort(self._uid[slots])]
+        self._awaited_uids = self._uid[self._awaited]
 
     def load(self, saved: SavedChunks) -> None:
         """Of these, store those that the dumped one had and that are not there yet. Nobody holds them."""
         if len(self._awaited) == 0:
             return
-        at = np.minimum(np.searchsorted(self._uid[self._awaited], saved.uids), len(self._awaited) - 1)
+        at = np.minimum(np.searchsorted(self._awaited_uids, saved.uids), len(self._awaited) - 1)
         slots = self._awaited[at]
         # One of which nothing is known yet has no rows.
         chosen = np.flatnonzero((self._uid[slots] == saved.uids) & (self.rows[slots] == 0))
@@ -213,7 +214,8 @@ class ChunkStore:
 
     def end_loading(self, state: State, make_schema: Callable[[bytes], Schema]) -> NDArray[np.bool_]:
         """What was not among the saved ones is given up. By slot: whether a chunk is there."""
-        slots, self._awaited = np.sort(self._awaited), self._awaited[:0]
+        slots = np.sort(self._awaited)
+        self._awaited = self._awaited_uids = self._awaited[:0]
         there = self.rows[slots] > 0
         lost, slots = slots[~there], slots[there]
         self._uid[lost] = NO_UID
@@ -258,7 +260,7 @@ class ChunkStore:
         assert self.bytes_in_use == int(self.nbytes[live].sum()), "bytes in use are not the chunks' bytes"
         self._payloads.validate(self._place[live], self.nbytes[live].astype(np.int64))
         self._layouts.validate(self._layout[live].astype(np.int64), self.widths(live))
-        assert len(np.unique(self._uid[live])) == len(live), "two chunks have one name"
+        assert (np.diff(np.sort(self._uid[live])) > 0).all(), "two chunks have one name"
         assert int(self._uid[live].max(initial=NO_UID)) < self._next_uid, "a chunk's name is yet to be given"
         self.handover.validate(live)
         self.episodes.validate(self.episode[live].astype(np.int64))

@@ -110,10 +110,26 @@ def info(address: str, timeout_s: float, as_json: bool) -> None:
         f"  {count(chunks['count'], 'chunk')}, {size_text(chunks['bytes'])}, of which "
         f"{size_text(chunks['orphan_bytes'])} in no item yet; {count(streams['open'], 'open stream')}"
     )
+    if "store" in answer:
+        click.echo(f"  store {_store_text(answer['store'])}")
     for table in answer["tables"]:
         click.echo("")
         for line in _table_lines(table):
             click.echo(line)
+
+
+def _store_text(store: Mapping[str, Any]) -> str:
+    text = f"{store['path']}, {size_text(store['size_bytes'])}: "
+    if "last" in store:
+        text += f"checkpoint {store['last']['generation']} of {store['durable_age_s']:.0f} s ago"
+    elif "restored_generation" in store:
+        text += f"begun with checkpoint {store['restored_generation']}, none since"
+    else:
+        text += "no checkpoint yet"
+    if "running" in store:
+        running = store["running"]
+        text += f"; one is being written ({running['phase']}, {running['chunks']} of {running['chunks_total']} chunks)"
+    return text + (f"; the last one failed: {store['last_error']}" if "last_error" in store else "")
 
 
 def _table_lines(table: Mapping[str, Any]) -> Iterator[str]:

@@ -50,7 +50,7 @@ class Showing:
         """`slots`: one entry for each item and chunk there is."""
         refs = np.bincount(slots, minlength=len(self._refs)) if len(slots) else np.zeros(len(self._refs), np.int64)
         assert np.array_equal(refs, self._refs), "a table's references are not its items'"
-        shown = np.unique(slots)
+        shown = np.flatnonzero(refs)
         assert self.nbytes == int(self._chunks.nbytes[shown].sum()), "a table's bytes are not its chunks'"
         counted = np.bincount(self._chunks.episode[shown], minlength=len(self._episode_chunks))
         assert np.array_equal(counted, self._episode_chunks), "a table's episodes are not its chunks'"

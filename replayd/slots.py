@@ -112,6 +112,14 @@ def distinct(slots: Int64s) -> Int64s:
     return once
 
 
+def among(values: Int64s, rising: Int64s) -> NDArray[np.bool_]:
+    """Whether each value is one of these, which rise: several times as fast as `np.isin`."""
+    if len(rising) == 0:
+        return np.zeros(len(values), np.bool_)
+    found: NDArray[np.bool_] = rising[np.minimum(np.searchsorted(rising, values), len(rising) - 1)] == values
+    return found
+
+
 class Marks:
     """Finds repeats by writing each entry's place at its slot: no sorting, a fifth of the time of `np.unique`."""
 

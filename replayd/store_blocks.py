@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replayd.messages import Int64s
+from replayd.slots import among
 
 SPARSE = 0.5
 """A block is written anew when less than this share of its bytes is in use: a store takes at most about twice its
@@ -57,11 +58,11 @@ class BlockMap:
         # A chunk's records and numbers take room too.
         nbytes = np.concatenate([self._blocks[number][1] for number in numbers]) + _OVERHEAD_BYTES
         block_of = np.repeat(np.arange(len(numbers)), [len(self._blocks[number][0]) for number in numbers])
-        counts = _is_last(uids) & _among(uids, live)
-        total = np.bincount(block_of, nbytes, len(numbers))
-        used = np.bincount(block_of, np.where(counts, nbytes, 0), len(numbers))
-        chunks_used = np.bincount(block_of, counts, len(numbers))
-        dead = chunks_used == 0
+        counts = _is_last(uids) & among(uids, live)
+        # By differences of running sums: these let other threads run, as counting by block does not.
+        ends = np.cumsum([len(self._blocks[number][0]) for number in numbers])
+        total, used = _sums(nbytes, ends), _sums(np.where(counts, nbytes, 0), ends)
+        dead = used == 0
         small = ~dead & (total < SMALL_BYTES)
         if np.count_nonzero(small) == 1:
             small[:] = False
@@ -72,6 +73,11 @@ class BlockMap:
 _OVERHEAD_BYTES = 64
 
 
+def _sums(values: Int64s, ends: Int64s) -> Int64s:
+    """Of the parts that end there."""
+    return np.diff(np.concatenate(([0], np.cumsum(values)))[ends], prepend=0)
+
+
 def _is_last(uids: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Whether no equal one stands behind."""
     order = np.argsort(uids, kind="stable")
@@ -79,11 +85,3 @@ def _is_last(uids: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     last = np.ones(len(uids), np.bool_)
     last[order[:-1]] = ordered[1:] != ordered[:-1]
     return last
-
-
-def _among(uids: Int64s, rising: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    if len(rising) == 0:
-        return np.zeros(len(uids), np.bool_)
-    at = np.minimum(np.searchsorted(rising, uids), len(rising) - 1)
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = rising[at] == uids
-    return found

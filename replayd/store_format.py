@@ -10,8 +10,9 @@ Databases of the environment (`data.mdb` in the store's directory, beside `repla
   new generation, only when its content has changed. Value: u32 CRC-32 of the rest, u8 0 (raw) or 1 (a blosc2 chunk).
 - `blocks`: the chunks, many to a block. Key: number of the block, u64 in native order, never reused. Value: u32
   CRC-32 of all but the payloads, u32 n, u64 number of records; `uids`, `streams`, `numbers`, `episodes` u64[n] each;
-  `rows`, `schemas`, `widths`, `nbytes`, CRC-32 of the payload u32[n] each; the chunks' records u64 (protocol.md §4.2);
-  the payloads, one behind the other. A chunk that stands in several blocks is the same in each.
+  `rows`, `schemas`, `widths`, `nbytes` u32[n] each; a CRC-32 u32 of each SEGMENT_BYTES of the payloads; the chunks'
+  records u64 (protocol.md §4.2); the payloads, one behind the other. A chunk that stands in several blocks is the same
+  in each.
 
 A checkpoint first adds blocks and pieces that nothing refers to yet, then in one transaction replaces the head and
 removes the pieces that it no longer names, then the blocks of which no chunk is in the index. So whatever is cut short
@@ -37,11 +38,16 @@ from numpy.typing import NDArray
 from replayd.chunks import NO_UID
 from replayd.handover import SavedChunks
 from replayd.messages import Int64s
+from replayd.slots import among
 from replayd.state import State
 
 FORMAT = 1
 PIECE_BYTES = 1 << 18
 """Of an array in the index: small enough that a change here and there does not rewrite all."""
+
+SEGMENT_BYTES = 4096
+"""Of payloads under one CRC, whatever chunks they are of: disks lose sectors, and a CRC a chunk would be most of the
+work where chunks are small."""
 
 Buffer = bytes | memoryview
 
@@ -55,12 +61,13 @@ class Damaged(Exception):
 _BLOCK = struct.Struct("<IIQ")
 _WIDE = ("uids", "streams", "numbers", "episodes")
 _NARROW = ("rows", "schemas", "widths", "nbytes")
+_CHUNK_BYTES = 8 * len(_WIDE) + 4 * len(_NARROW)
 
 
 def pack_block(chunks: SavedChunks) -> bytes:
     """Chunks as a block."""
     payloads = chunks.body[0] if len(chunks.body) == 1 else b"".join(chunks.body)
-    crcs = _crcs(memoryview(payloads).cast("B"), np.cumsum(chunks.nbytes, dtype=np.int64), chunks.nbytes)
+    crcs = _crcs(memoryview(payloads).cast("B"))
     tables = b"".join(
         [
             _BLOCK.pack(0, len(chunks), len(chunks.records))[4:],
@@ -74,50 +81,54 @@ def pack_block(chunks: SavedChunks) -> bytes:
 
 
 def unpack_block(value: memoryview, live: Int64s) -> tuple[SavedChunks, Int64s]:
-    """The chunks of a block, and the names of those among `live` (rising) that fail their CRC.
+    """The chunks of a block, and the names of those among `live` (rising) of which something fails its CRC.
 
-    Chunks that failed, and those that are not among `live` and so were not looked at, have the name NO_UID. Raises
-    Damaged if nothing can be said of the block.
+    Chunks that failed, and those that are not among `live`, have the name NO_UID. Raises Damaged if nothing can be said
+    of the block.
     """
     if len(value) < _BLOCK.size:
         raise Damaged(f"a block of {len(value)} bytes")
     crc, n, records = _BLOCK.unpack_from(value)
-    size = _BLOCK.size + n * (8 * len(_WIDE) + 4 * (len(_NARROW) + 1)) + 8 * records
-    if size > len(value) or zlib.crc32(value[4:size]) != crc:
-        raise Damaged("the tables of a block fail their CRC")
-    columns: dict[str, Int64s] = {}
     at = _BLOCK.size
-    for names, dtype in ((_WIDE, "<u8"), ((*_NARROW, "crcs"), "<u4")):
+    if at + n * _CHUNK_BYTES > len(value):
+        raise Damaged("a block ends within its tables")
+    columns: dict[str, Int64s] = {}
+    for names, dtype in ((_WIDE, "<u8"), (_NARROW, "<u4")):
         for name in names:
             column = np.frombuffer(value, dtype, n, at)
             columns[name] = column.astype(np.int64)
             at += column.nbytes
-    crcs = columns.pop("crcs")
     ends = np.cumsum(columns["nbytes"])
-    if len(value) != size + (int(ends[-1]) if n else 0):
-        raise Damaged(f"a block of {len(value)} bytes does not have the size that its tables say")
+    body_bytes = int(ends[-1]) if n else 0
+    segments = -(-body_bytes // SEGMENT_BYTES)
+    size = at + 4 * segments + 8 * records
+    if len(value) != size + body_bytes or zlib.crc32(value[4:size]) != crc:
+        raise Damaged("the tables of a block fail their CRC")
     body = value[size:]
-    looked_at = np.flatnonzero(np.isin(columns["uids"], live))
-    good = _crcs(body, ends[looked_at], columns["nbytes"][looked_at]) == crcs[looked_at]
-    bad = columns["uids"][looked_at[~good]]
-    named = np.full(n, NO_UID, np.int64)
-    named[looked_at[good]] = columns["uids"][looked_at[good]]
-    columns["uids"] = named
+    is_bad = _crcs(body) != np.frombuffer(value, "<u4", segments, at)
+    bad_before = np.concatenate(([0], np.cumsum(is_bad)))
+    starts = ends - columns["nbytes"]
+    is_whole = bad_before[-(-ends // SEGMENT_BYTES)] == bad_before[starts // SEGMENT_BYTES]
+    is_whole |= columns["nbytes"] == 0
+    is_live = among(columns["uids"], live)
+    bad = columns["uids"][is_live & ~is_whole]
+    columns["uids"] = np.where(is_live & is_whole, columns["uids"], NO_UID)
     # Copies: the value lies in the map of the disk.
-    return SavedChunks(**columns, records=np.frombuffer(value, "<u8", records, at).astype(np.uint64), body=[body]), bad
+    kept = np.frombuffer(value, "<u8", records, at + 4 * segments).astype(np.uint64)
+    return SavedChunks(**columns, records=kept, body=[body]), bad
 
 
 def block_contents(value: memoryview) -> tuple[Int64s, Int64s]:
     """Names and payload sizes of the chunks of a block that can be unpacked."""
     _, n, _ = _BLOCK.unpack_from(value)
     uids = np.frombuffer(value, "<u8", n, _BLOCK.size).astype(np.int64)
-    at = _BLOCK.size + n * (8 * len(_WIDE) + 4 * (len(_NARROW) - 1))
+    at = _BLOCK.size + n * (_CHUNK_BYTES - 4)
     return uids, np.frombuffer(value, "<u4", n, at).astype(np.int64)
 
 
-def _crcs(body: memoryview, ends: Int64s, nbytes: Int64s) -> Int64s:
-    spans = zip((ends - nbytes).tolist(), ends.tolist(), strict=True)
-    return np.fromiter(map(zlib.crc32, [body[a:b] for a, b in spans]), np.int64, len(ends))
+def _crcs(body: memoryview) -> Int64s:
+    starts = range(0, len(body), SEGMENT_BYTES)
+    return np.fromiter(map(zlib.crc32, [body[at : at + SEGMENT_BYTES] for at in starts]), np.int64, len(starts))
 
 
 # --- the index --------------------------------------------------------------------------------------------------------

@@ -427,6 +427,9 @@ def test_the_file_names_the_store(
     client.insert_batch(rows(0, 10), {"t": 1.0})
     seen = client.info()["store"]["checkpoints"]
     until(lambda: client.info()["store"]["checkpoints"] >= seen + 2)
+    said = run_replayd("info", "--address", daemon.address)
+    assert f"store {tmp_path / 'data'}" in said.stdout
+    assert "s ago" in said.stdout
     assert "the last checkpoint" not in daemon.stop().stderr
     assert numbers(client_of(start_daemon("--config", str(config)).address)) == list(range(10))
 

@@ -23,7 +23,7 @@ from replayd_client.specs import TensorSpec
 from tests.unit.kept import SCHEMA, Kept
 from tests.unit.writer import StreamWriter, fifo
 
-PAYLOADS = [bytes([n]) * 5000 for n in range(1, 101)]
+PAYLOADS = [bytes([n]) * 8192 for n in range(1, 101)]
 
 
 def saved(directory: Path, *tables: Table) -> None:
