@@ -58,3 +58,17 @@ def count(line: str) -> int:
     """The faults that a line stands for."""
     _, told, rest = line.rpartition(" (the last of ")
     return int(rest.split()[0]) if told else 1
+
+
+def test_settings_that_change_all_the_time_are_told_in_a_few_lines(
+    start_daemon: StartDaemon, connect: ConnectPeer
+) -> None:
+    daemon = start_daemon("--table", "replay,max_size=1000")
+    peer = connect(daemon)
+    for size in range(1, 201):
+        peer.ask("set", table="replay", changes={"max_size": size})
+    lines = [line for line in daemon.stop().stderr.splitlines() if "table replay: max_size " in line]
+    assert "1000 -> 1" in lines[0]
+    assert sum(map(count, lines)) == 200
+    assert len(lines) < 200
+    assert " -> 200" in lines[-1], "the last change is always told"

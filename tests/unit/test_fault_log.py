@@ -1,4 +1,4 @@
-"""Faults in the log: the first of a kind in full, then few lines, and no count lost."""
+"""Lines that may repeat: faults, the first of a kind in full, and others; then few lines, and no count lost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from replayd.errors import BadMessage, Fault
-from replayd.fault_log import INTERVAL_S, KINDS, FaultLog
+from replayd.fault_log import BURST, INTERVAL_S, KINDS, FaultLog
 
 
 def taken(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -117,3 +117,40 @@ def test_an_error_that_cannot_say_what_it_is_harms_nothing(caplog: pytest.LogCap
         faults.tell(Fault("hook", raised(Mute())), now=0.0)
     faults.close(now=0.0)
     assert len(taken(caplog)) == 2
+
+
+# --- other lines that may repeat --------------------------------------------------------------------------------------
+
+
+def test_a_burst_of_lines_is_told_whole_and_what_goes_beyond_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    lines = FaultLog()
+    for i in range(BURST + 30):
+        lines.say(f"table t: max_size is {i}", kind="table t", now=100.0, level=logging.WARNING)
+    assert taken(caplog) == [f"table t: max_size is {i}" for i in range(BURST)]
+    assert lines.tick(100.1) == 100.0 + INTERVAL_S
+    assert lines.tick(100.0 + INTERVAL_S) is None
+    assert taken(caplog) == [f"table t: max_size is {BURST + 29} (the last of 30 since the line before)"]
+
+
+def test_lines_that_come_slowly_are_all_told(caplog: pytest.LogCaptureFixture) -> None:
+    lines = FaultLog()
+    for i in range(3 * BURST):
+        lines.say(f"line {i}", kind="slow", now=i * INTERVAL_S / BURST, level=logging.WARNING)
+    assert taken(caplog) == [f"line {i}" for i in range(3 * BURST)]
+
+
+@pytest.mark.parametrize("times", [1, BURST, BURST + 1, 1000])
+def test_no_line_is_lost_to_the_count(caplog: pytest.LogCaptureFixture, times: int) -> None:
+    lines = FaultLog()
+    for i in range(times):
+        lines.say("again", kind="k", now=i * 0.07, level=logging.WARNING)
+    lines.close(times * 0.07)
+    counts = [int(text.partition("last of ")[2].split()[0]) if "last of" in text else 1 for text in taken(caplog)]
+    assert sum(counts) == times
+    assert len(counts) <= (times * 0.07 / INTERVAL_S + 1) * (BURST + 1)
+
+
+def test_a_line_has_the_level_it_was_said_with(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "replayd")
+    FaultLog().say("changed", kind="k", now=0.0)
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(logging.INFO, "changed")]
