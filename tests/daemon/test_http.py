@@ -199,6 +199,13 @@ def test_before_the_loop_has_begun_the_daemon_is_healthy_and_not_ready(board: tu
     assert "replayd_build_info" in get(board[1], "/metrics")[1]
 
 
+def test_a_daemon_that_loads_says_how_far_it_is(board: tuple[Board, str]) -> None:
+    board[0].state = "loading: 3 of 7 chunks"
+    assert get(board[1], "/readyz")[:2] == (503, "loading: 3 of 7 chunks\n")
+    assert get(board[1], "/healthz")[:2] == (200, "loading: 3 of 7 chunks\n")
+    assert get(board[1], "/info.json")[:2] == (503, "loading: 3 of 7 chunks\n")
+
+
 def test_a_loop_that_is_stuck_is_neither_healthy_nor_ready(board: tuple[Board, str]) -> None:
     publish(board[0], STALE_S + 1)
     board[0].state = ""
@@ -295,6 +302,15 @@ def test_the_page_is_whole_in_itself(board: tuple[Board, str]) -> None:
     addresses = set(re.findall(r"https?://[^\s'\"]+", page))
     assert addresses == {"http://www.w3.org/2000/svg"}
     assert "default-src 'none'" in headers["Content-Security-Policy"]
+
+
+def test_the_readme_lists_every_address() -> None:
+    readme = (ROOT / "README.md").read_text()
+    listed = re.findall(r"^\| `(/[^`]*)` \|", readme, re.MULTILINE)
+    with StatusServer(Board(), "127.0.0.1:0") as status:
+        there = get(status.address, "/nowhere")[1].removeprefix("there are: ").split()
+    assert sorted(listed) == sorted(there)
+    assert f"more than {STALE_S:g} s ago" in readme
 
 
 # --- what a stranger may do -------------------------------------------------------------------------------------------
@@ -467,3 +483,17 @@ def test_the_board_shows_a_service_under_way() -> None:
             s.handle("peer", "insert", writer.insert([b"x"], [(second, 1)]), float(second))
             board.publish(s.report(float(second), brief=True), time.monotonic())
             assert info_of(status.address)["tables"][0]["size"] == second + 1
+
+
+def test_metrics_tell_of_checkpoints(start_daemon: StartDaemon, connect: ConnectPeer, tmp_path: Path) -> None:
+    daemon = start_daemon("--data-dir", str(tmp_path / "store"))
+    connect(daemon).insert("replay")
+    until(lambda: bool(_bulletin(daemon)))
+    assert not any(name == "replayd_durable_age_seconds" for name, _ in metrics_of(daemon))
+    assert run_replayd("checkpoint", "--address", daemon.address).returncode == 0
+    until(lambda: metrics_of(daemon).get(("replayd_checkpoints_total", frozenset())) == 1)
+    metrics = metrics_of(daemon)
+    assert value(metrics, "replayd_checkpoint_failures_total") == 0
+    assert value(metrics, "replayd_durable_age_seconds") > 0
+    assert value(metrics, "replayd_checkpoint_bytes") > 0
+    assert value(metrics, "replayd_store_size_bytes") > 0

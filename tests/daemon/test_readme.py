@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from replayd.config import build_tables, read_config
-from replayd.config_model import CHOICES
+from replayd.config_model import CHOICES, Config
 from tests.daemon.conftest import StartDaemon
 from tests.daemon.harness import ROOT, START_S, environment
 
@@ -52,6 +52,7 @@ AGAINST_IT = [
     "replayd peek replay --newest 5",
     "replayd set replay max_size=200000",
     "replayd pause replay sample",
+    "replayd top",
 ]
 
 
@@ -65,7 +66,8 @@ def test_the_daemon_of_the_readme_serves_and_is_inspected(start_daemon: StartDae
     # The commands run as they stand; only the port is a free one.
     daemon = start_daemon(*shlex.split(SERVE)[2:])
     variables = {
-        f"REPLAYD_{command}_ADDRESS": daemon.address for command in ("PING", "INFO", "WHY", "PEEK", "SET", "PAUSE")
+        f"REPLAYD_{command}_ADDRESS": daemon.address
+        for command in ("PING", "INFO", "WHY", "PEEK", "SET", "PAUSE", "TOP")
     }
     said = [
         subprocess.run(
@@ -84,6 +86,7 @@ def test_the_daemon_of_the_readme_serves_and_is_inspected(start_daemon: StartDae
     assert "0 items" in said[3]
     assert "100000 -> 200000" in said[4]
     assert "no -> yes" in said[5]
+    assert "0% 0 of 200k, 0 B" in " ".join(said[6].split())
 
 
 def test_the_daemon_of_the_readme_serves_a_network(start_daemon: StartDaemon) -> None:
@@ -96,6 +99,7 @@ def test_the_configuration_of_the_readme_is_one(tmp_path: Path) -> None:
     path.write_text(example)
     config = read_config(str(path))
     assert config.server.model_fields_set == {"listen", "ingest", "lease", "seed"}
+    assert config.http == Config().http, "the default stands there"
     replay, episodes = build_tables(config)
     assert replay.signature is not None
     assert (replay.limiter.samples_per_insert, episodes.max_size, episodes.max_times_sampled) == (8.0, 64, 1)
