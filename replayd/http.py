@@ -12,7 +12,6 @@ import hashlib
 import ipaddress
 import json
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -36,9 +35,6 @@ REQUESTS = 16
 REQUEST_S = 10.0
 """Time in which a request must have arrived and its answer have been taken."""
 
-SWITCH_S = 0.0005
-"""How long a thread that renders a page may keep the interpreter from the loop, instead of Python's 5 ms."""
-
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus's text format, which every scraper takes."""
 
@@ -59,7 +55,8 @@ class StatusServer:
             self._server = _Server(host, int(port))
         except OSError as error:
             raise BindError(f"cannot bind http://{listen}: {error.strerror}") from error
-        self._server.set_app(_Pages(board, only_here=_is_loopback(host)))
+        self._pages = _Pages(board, only_here=_is_loopback(host))
+        self._server.set_app(self._pages)
         self._closing = False
         self._thread = threading.Thread(target=self._serve, name="replayd-http", daemon=True)
 
@@ -78,7 +75,6 @@ class StatusServer:
 
     def start(self) -> None:
         """Serve from now on."""
-        sys.setswitchinterval(SWITCH_S)
         self._thread.start()
 
     def close(self) -> None:
@@ -88,6 +84,7 @@ class StatusServer:
         with suppress(OSError):
             self._server.socket.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
+        self._pages.close()
 
     def _serve(self) -> None:
         while not self._closing:
@@ -120,10 +117,15 @@ class _Server(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            # The system has no thread left.
+            self._free.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
@@ -181,6 +183,11 @@ class _Pages:
             headers.append(("Allow", "GET"))
         start_response(status, headers)
         return [body]
+
+    def close(self) -> None:
+        """Tell of the faults that were but counted."""
+        with self._lock:
+            self._lines.close(time.monotonic())
 
     def _answer(self, environ: dict[str, Any]) -> Answer:
         if environ["REQUEST_METHOD"] != "GET":

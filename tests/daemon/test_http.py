@@ -402,6 +402,15 @@ def test_a_fault_of_a_page_is_told_in_the_log_and_not_to_the_stranger(
     assert sum("GET /info.json" in record.getMessage() for record in caplog.records) == 1
 
 
+def test_faults_of_pages_that_were_but_counted_are_told_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    board = Board()
+    board.publish({"tables": [], "uptime_s": 1.0, "memory": {"resident_bytes": 1}, "odd": {1, 2}}, time.monotonic())
+    with StatusServer(board, "127.0.0.1:0") as status:
+        for _ in range(5):
+            assert get(status.address, "/info.json")[0] == 500
+    assert "(the last of 4 since the line before)" in caplog.records[-1].getMessage()
+
+
 def test_a_daemon_ends_while_somebody_keeps_a_connection(daemon: DaemonProcess) -> None:
     until(lambda: bool(_bulletin(daemon)))
     assert daemon.http_address is not None
