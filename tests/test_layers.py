@@ -302,7 +302,8 @@ def test_a_file_fits_in_a_head(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["replayd", "replayd.cli", "replayd.cli_operator", "replayd.cli_store", "replayd.__main__"]
+    "module",
+    ["replayd", "replayd.cli", "replayd.cli_operator", "replayd.cli_store", "replayd.cli_top", "replayd.__main__"],
 )
 def test_the_command_line_starts_without_numpy_and_zmq(module: str) -> None:
     heavy = {"numpy", "zmq", "msgpack", "blosc2", "pydantic", "prometheus_client", "rich", "wsgiref", "replayd_client"}
