@@ -25,7 +25,8 @@ from replayd import __version__, cli_operator, cli_store, cli_top
 from replayd.cli_operator import fail
 
 if TYPE_CHECKING:
-    from replayd.config_model import Config
+    from replayd.board import Board
+    from replayd.config_model import Config, HttpConfig
     from replayd.http import StatusServer
     from replayd.server import Daemon
 
@@ -125,7 +126,6 @@ def serve(
     from replayd.config import ConfigError, build_tables, read_config
     from replayd.errors import BindError, StoreError
     from replayd.heap import keep_freed_memory
-    from replayd.http import StatusServer
     from replayd.keeper import StoreOptions
     from replayd.restoring import RestoreRules
     from replayd.server import Daemon
@@ -175,7 +175,7 @@ def serve(
         signal.signal(number, lambda *_: daemon.stop())
     try:
         daemon.bind()
-        status = None if board is None else StatusServer(board, config.http.listen)
+        status = None if board is None else _status_server(board, config.http)
     except BindError as error:
         fail(os.EX_CANTCREAT, str(error))
     with _endpoint_file(endpoint_file, daemon, status), status or nullcontext():
@@ -188,6 +188,26 @@ def serve(
             traceback.print_exc()
             fail(os.EX_SOFTWARE, "stopped by a fault of replayd itself; the lines above belong in a report of it")
     click.echo("stopped")
+
+
+def _status_server(board: Board, http: HttpConfig) -> StatusServer:
+    """The status page, elsewhere if the default port is taken: nobody asked for it, so it must not keep the daemon from
+    serving. Raises BindError where the address was chosen."""
+    from replayd.errors import BindError
+    from replayd.http import StatusServer
+
+    try:
+        return StatusServer(board, http.listen)
+    except BindError as error:
+        if http.is_said:
+            raise
+        status = StatusServer(board, "127.0.0.1:0")
+        click.echo(
+            f"replayd: warning: {error}, so the status page is at {status.address}; `--http` (`[http] listen`) settles "
+            "where it is, or that there is none",
+            err=True,
+        )
+        return status
 
 
 @contextmanager

@@ -37,6 +37,8 @@ INGEST_PORT_DISTANCE = 2
 HTTP_PORT_DISTANCES = (1, 3)
 """How far the other ports lie from the port of requests where only the latter is said."""
 
+DEFAULT_LISTEN = ServerConfig().listen
+
 
 class ConfigError(Exception):
     """The configuration has faults; `problems` has a line for each."""
@@ -70,10 +72,11 @@ def read_config(
         listed = data.setdefault("table", [])
         if isinstance(listed, list):
             listed.extend(_table_from_text(text, problems) for text in tables)
+    http_is_said = True
     server = data.setdefault("server", {})
     if isinstance(server, dict):
         _set_server(server, listen, port, ingest_port, seed, insecure_public)
-        _set_http(data.setdefault("http", {}), http, server)
+        http_is_said = _set_http(data.setdefault("http", {}), http, server)
     if data_dir is not None and isinstance(store := data.setdefault("store", {}), dict):
         store["path"] = data_dir
     try:
@@ -82,6 +85,7 @@ def read_config(
         problems += [_problem(details, data) for details in error.errors()]
     if problems:
         raise ConfigError(problems)
+    config.http.is_said = http_is_said
     return config
 
 
@@ -125,18 +129,20 @@ def _set_server(
         server["insecure_public"] = True
 
 
-def _set_http(section: Any, http: str | None, server: dict[str, Any]) -> None:
+def _set_http(section: Any, http: str | None, server: dict[str, Any]) -> bool:
+    """Settle where the status page is; whether anybody said so."""
     if not isinstance(section, dict):
-        return
+        return True
     if http is not None:
         section["listen"] = http
     if "listen" in section:
-        return
-    ports = [_port_after(server.get("listen"), distance) for distance in HTTP_PORT_DISTANCES]
+        return True
+    listen = server.get("listen", DEFAULT_LISTEN)
+    ports = [_port_after(address, distance) for address in (listen, DEFAULT_LISTEN) for distance in HTTP_PORT_DISTANCES]
     # Who says where ingest is need not know of this one.
-    free = [port for port in ports if port is not None and not str(server.get("ingest")).endswith(f":{port}")]
-    if 0 in ports or free:
-        section["listen"] = f"127.0.0.1:{0 if 0 in ports else free[0]}"
+    port = next(port for port in ports if port == 0 or (port and not str(server.get("ingest")).endswith(f":{port}")))
+    section["listen"] = f"127.0.0.1:{port}"
+    return False
 
 
 def _with_port(address: Any, port: int) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from replayd import rate_limiters, selectors
 from replayd.addresses import OFF, bindable, collide, http_address, is_public
@@ -347,6 +347,16 @@ class HttpConfig(Section):
     """Where the status page and metrics are served: HOST:PORT, or "off"."""
 
     listen: Annotated[str, AfterValidator(http_address)] = "127.0.0.1:7078"
+    _is_said: bool = PrivateAttr(default=True)
+
+    @property
+    def is_said(self) -> bool:
+        """Whether somebody chose the address; where nobody did, any other will do."""
+        return self._is_said
+
+    @is_said.setter
+    def is_said(self, is_said: bool) -> None:
+        self._is_said = is_said
 
     @property
     def is_on(self) -> bool:

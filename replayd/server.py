@@ -401,7 +401,7 @@ class Daemon:
         if self._wake_read.fileno() in ready:
             self._wake_read.recv(4096)
         if not ready.keys().isdisjoint(self._connections.monitors):
-            self._connections.take()
+            self._watch.peers_changed()
 
     def _close(self) -> None:
         if self._keeper:

@@ -37,7 +37,8 @@ class Vitals:
             self._slowest_before = self._slowest if started < self._window_end + WINDOW_S else 0.0
             self._slowest = 0.0
             self._window_end = started + WINDOW_S
-        self._slowest = max(self._slowest, took_s)
+        if took_s > self._slowest:
+            self._slowest = took_s
 
     def slowest_turn_s(self, now: float) -> float:
         """The longest turn of the last one to two windows, seconds; 0 if there was none."""

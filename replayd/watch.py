@@ -40,9 +40,13 @@ class Watch:
         if self._board is not None:
             self._board.state = state
 
+    def peers_changed(self) -> None:
+        """Somebody connected or left."""
+        self._connections.take()
+        self._vitals.connections = len(self._connections)
+
     def begin(self, now: float) -> None:
         """A turn begins: the loop has what arrived, and has handled none of it."""
-        self._vitals.connections = len(self._connections)
         if now >= self._look_at:
             self._look_at = now + INTERVAL_S
             self._vitals.resident_bytes = resident_bytes()

@@ -451,6 +451,28 @@ def test_a_taken_port_is_told_and_ends_in_its_own_code() -> None:
             StatusServer(Board(), address)
 
 
+def test_a_default_port_that_is_taken_keeps_no_daemon_from_serving(
+    start_daemon: StartDaemon, connect: ConnectPeer
+) -> None:
+    with socket.socket() as taken, socket.socket() as free:
+        for port in range(20_000, 30_000, 7):
+            try:
+                free.bind(("127.0.0.1", port))
+                taken.bind(("127.0.0.1", port + 1))
+                break
+            except OSError:
+                continue
+        taken.listen()
+        free.close()
+        daemon = start_daemon("--port", str(port), "--ingest-port", "0", file_decides=True)
+        assert connect(daemon).insert("replay")["items"] == 1
+        assert (
+            f"cannot bind http://127.0.0.1:{port + 1}: Address already in use, so the status page is at"
+            in daemon.output()
+        )
+        until(lambda: get(daemon.http_address, "/readyz")[0] == 200)
+
+
 def test_other_machines_are_let_in_only_on_purpose(start_daemon: StartDaemon) -> None:
     ended = run_replayd("serve", "--port", "0", "--http", "0.0.0.0:0")
     assert ended.returncode == os.EX_CONFIG

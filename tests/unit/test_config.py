@@ -122,6 +122,8 @@ def test_the_status_page_is_on_loopback_at_the_next_port_unless_it_is_said_where
     assert read_config(port=8000).http.listen == "127.0.0.1:8001"
     assert read_config(port=0).http.listen == "127.0.0.1:0"
     assert read_config(port=65535).http.listen == "127.0.0.1:7078"
+    path = write('[server]\nlisten = "ipc:///run/x"\ningest = "tcp://127.0.0.1:7078"')
+    assert read_config(path).http.listen == "127.0.0.1:7080"
     assert read_config(port=8000, ingest_port=8001).http.listen == "127.0.0.1:8003"
     assert read_config(listen="0.0.0.0:8000", insecure_public=True).http.listen == "127.0.0.1:8001"
     assert read_config(write('[server]\nlisten = "ipc:///run/x.sock"')).http.listen == "127.0.0.1:7078"
