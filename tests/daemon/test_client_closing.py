@@ -56,7 +56,12 @@ def ended_by(calls: dict[str, Callable[[], None]]) -> dict[str, BaseException]:
 
 
 @pytest.mark.parametrize(
-    "call", [lambda writer: writer.flush(), lambda writer: writer.end_episode(), append_for_ever], ids=str
+    "call",
+    [
+        pytest.param(lambda writer: writer.flush(), id="flush"),
+        pytest.param(lambda writer: writer.end_episode(), id="end_episode"),
+        pytest.param(append_for_ever, id="append"),
+    ],
 )
 def test_a_call_that_waits_ends_when_another_thread_closes(
     serve: Any, client_of: Any, call: Callable[[Any], None]
