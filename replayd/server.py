@@ -23,19 +23,18 @@ import zmq
 from replayd import __version__
 from replayd.board import Board
 from replayd.connections import Connections
-from replayd.errors import BindError, Fault, StoreError
+from replayd.errors import BindError, StoreError
 from replayd.fault_log import FaultLog
 from replayd.heap import Trimmer
-from replayd.insert_reader import cut_large
-from replayd.insert_runs import is_joinable, read_run
 from replayd.keeper import Keeper, StoreOptions
 from replayd.limits import LEASE_S, REPLY_BYTES
-from replayd.messages import Failed, Insert, Peer, Reply
+from replayd.messages import Failed, Peer, Reply
+from replayd.reception import Reception
 from replayd.service import Service
 from replayd.sockets import address_of, bound
 from replayd.table import Table
 from replayd.watch import Watch
-from replayd.wire import Undecodable, Unread, decode_unread, encode, read
+from replayd.wire import Undecodable, encode, read
 
 log = logging.getLogger("replayd")
 
@@ -77,8 +76,6 @@ class Daemon:
         self._keeper: Keeper | None = None
         self._stop_asked = False
         self._stop_signals = 0
-        self._joined: list[tuple[Peer, Unread]] = []
-        """Small inserts of this turn, not handled yet."""
         self._reload_asked = False
         self._faults = FaultLog()
         # Written by `stop` and by the signal machinery: a signal handler alone does not end pyzmq's poll.
@@ -106,6 +103,7 @@ class Daemon:
                 lease_s=self._lease_s,
                 started_at=time.monotonic(),
             )
+            self._reception = Reception(self.service, _own_frame, self._faults.tell)
             self._keeper = Keeper(self._store, self.service, self._wake) if self._store else None
             self._watch = Watch(self.service, self._connections, self._faults, self._board)
         except (BindError, ValueError):
@@ -253,7 +251,7 @@ class Daemon:
             if self._reload_asked:
                 self._reload_asked = False
                 log.warning("SIGHUP is ignored: settings are read at start alone; `replayd set` changes many live")
-            due = self.service.tick(now)
+            due = self._reception.end_turn(now)
             keeper_due = self._keeper.turn(now) if self._keeper else None
             self._send_replies()
             self._write_log(now)
@@ -277,10 +275,10 @@ class Daemon:
 
     def _take_requests(self, now: float) -> None:
         for peer, frames in self._arrived():
-            self._take(peer, frames, now)
+            self._reception.take(peer, frames, now)
             if self.service.outbox_bytes >= REPLY_BYTES.value:
                 break
-        self._handle_joined(now)
+        self._reception.settle(now)
 
     def _arrived(self) -> Iterator[tuple[Peer, list[Any]]]:
         """Requests of this turn, as far as they are asked for."""
@@ -300,51 +298,10 @@ class Daemon:
                 frames = _received(self._pull)
             except zmq.Again:
                 break
-            self._take(None, frames, now)
+            self._reception.take(None, frames, now)
             if not self.service.wants_inserts:
                 break
-        self._handle_joined(now)
-
-    def _take(self, peer: Peer, frames: Sequence[Any], now: float) -> None:
-        """Handle a message, or let a small insert wait for others of this turn."""
-        try:
-            message = read(frames, pushed=peer is None)
-        except Undecodable as fault:
-            self._refuse(peer, fault, now)
-            return
-        if message.op == "insert" and is_joinable(message.header, message.body):
-            self._joined.append((peer, message))
-            return
-        # What was sent before is done before.
-        self._handle_joined(now)
-        self._handle(peer, message, now)
-
-    def _handle_joined(self, now: float) -> None:
-        """The small inserts that came one behind the other, all at once if they allow it."""
-        joined, self._joined = self._joined, []
-        if len(joined) > 1:
-            run = read_run([(peer, message.id, message.header, message.body) for peer, message in joined])
-            if run is not None and self.service.handle_run(run, now):
-                return
-        for peer, message in joined:
-            self._handle(peer, message, now)
-
-    def _handle(self, peer: Peer, message: Unread, now: float) -> None:
-        try:
-            op, request = decode_unread(message)
-        except Undecodable as fault:
-            self._refuse(peer, fault, now)
-            return
-        if isinstance(request, Insert) and request.chunks is not None:
-            cut_large(request.chunks, _own_frame)
-        error = self.service.handle(peer, op, request, now)
-        if error is not None and peer is None:
-            self._faults.tell(Fault(f"refused a pushed message: {error.code}", error), now)
-
-    def _refuse(self, peer: Peer, fault: Undecodable, now: float) -> None:
-        self.service.refuse(peer, fault.op, fault.id, fault.error)
-        if peer is None:
-            self._faults.tell(Fault(f"refused a pushed message: {fault.error.code}", fault.error), now)
+        self._reception.settle(now)
 
     def _send_replies(self) -> None:
         for peer, reply in self.service.drain():

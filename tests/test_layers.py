@@ -62,7 +62,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "waiting",
         "wishes",
     ),
-    "codec": ("blobs", "header", "insert_reader", "insert_runs", "wire"),
+    "codec": ("blobs", "header", "insert_reader", "insert_runs", "reception", "wire"),
     "disk": (
         "checkpoints",
         "keeper",

@@ -1,0 +1,126 @@
+"""Reception: messages on their way into the service, as they come in or as a journal has them.
+
+Owns what is done before a request is handled: reading it, refusing what cannot be read, joining small inserts. What was
+accepted is told to the recorder, in the order in which it was, so that it can be repeated. Knows no socket, no disk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from replayd.errors import Fault, PeerError
+from replayd.header import Frames
+from replayd.insert_reader import cut_large
+from replayd.insert_runs import is_joinable, read_run
+from replayd.messages import Buffer, Insert, Peer
+from replayd.service import Service
+from replayd.wire import Undecodable, Unread, decode_unread, read
+
+
+class Recorder(Protocol):
+    """Who keeps what changes the state."""
+
+    def refusal(self, op: str) -> PeerError | None:
+        """Why a request of this op must not be taken now; None if it may."""
+
+    def record(self, peer: Peer, op: str, frames: Frames, now: float, *, goes_on: bool) -> None:
+        """A message was accepted. `goes_on`: it was taken together with the one before it."""
+
+    def end_turn(self, now: float, *, is_due: bool) -> None:
+        """Time has passed. `is_due`: something was to be done by then."""
+
+
+class Reception:
+    """Of one service. `own` copies a payload into a buffer of its own; `tell` takes faults that no peer hears of."""
+
+    def __init__(
+        self,
+        service: Service,
+        own: Callable[[memoryview], Buffer],
+        tell: Callable[[Fault, float], None],
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._service = service
+        self._own = own
+        self._tell = tell
+        self.recorder = recorder
+        self._joined: list[tuple[Peer, Frames, Unread]] = []
+        """Small inserts of this turn, not handled yet."""
+        self._due: float | None = -math.inf
+
+    def take(self, peer: Peer, frames: Frames, now: float) -> None:
+        """Handle a message, or let a small insert wait for others of this turn."""
+        try:
+            message = read(frames, pushed=peer is None)
+        except Undecodable as fault:
+            self._refuse(peer, fault, now)
+            return
+        if message.op == "insert" and is_joinable(message.header, message.body):
+            self._joined.append((peer, frames, message))
+            return
+        # What was sent before is done before.
+        self.settle(now)
+        self._handle(peer, frames, message, now)
+
+    def settle(self, now: float) -> None:
+        """The small inserts that came one behind the other, all at once if they allow it."""
+        joined, self._joined = self._joined, []
+        if len(joined) > 1 and self._refusal("insert") is None:
+            run = read_run([(peer, message.id, message.header, message.body) for peer, _, message in joined])
+            if run is not None and self._service.handle_run(run, now):
+                if self.recorder is not None:
+                    for n, (peer, frames, _) in enumerate(joined):
+                        self.recorder.record(peer, "insert", frames, now, goes_on=n > 0)
+                return
+        for peer, frames, message in joined:
+            self._handle(peer, frames, message, now)
+
+    def end_turn(self, now: float) -> float | None:
+        """Let the service do what is due; when the next thing will be, None if there is nothing."""
+        is_due = self._due is not None and self._due <= now
+        self._due = self._service.tick(now)
+        if self.recorder is not None:
+            self.recorder.end_turn(now, is_due=is_due)
+        return self._due
+
+    def repeat(self, messages: Sequence[tuple[Peer, Frames]], now: float) -> int:
+        """Handle what was recorded as taken together; how many of these messages are refused now."""
+        unread = [(peer, read(frames, pushed=peer is None)) for peer, frames in messages]
+        if len(unread) > 1:
+            run = read_run([(peer, message.id, message.header, message.body) for peer, message in unread])
+            if run is not None and self._service.handle_run(run, now):
+                return 0
+        return sum(self._accept(peer, message, now) is not None for peer, message in unread)
+
+    # --- one message --------------------------------------------------------------------------------------------------
+
+    def _handle(self, peer: Peer, frames: Frames, message: Unread, now: float) -> None:
+        error = self._refusal(message.op)
+        if error is not None:
+            self._service.refuse(peer, message.op, message.id, error)
+        else:
+            try:
+                error = self._accept(peer, message, now)
+            except Undecodable as fault:
+                self._refuse(peer, fault, now)
+                return
+            if error is None and self.recorder is not None:
+                self.recorder.record(peer, message.op, frames, now, goes_on=False)
+        if error is not None and peer is None:
+            self._tell(Fault(f"refused a pushed message: {error.code}", error), now)
+
+    def _accept(self, peer: Peer, message: Unread, now: float) -> PeerError | None:
+        op, request = decode_unread(message)
+        if isinstance(request, Insert) and request.chunks is not None:
+            cut_large(request.chunks, self._own)
+        return self._service.handle(peer, op, request, now)
+
+    def _refusal(self, op: str) -> PeerError | None:
+        return None if self.recorder is None else self.recorder.refusal(op)
+
+    def _refuse(self, peer: Peer, fault: Undecodable, now: float) -> None:
+        self._service.refuse(peer, fault.op, fault.id, fault.error)
+        if peer is None:
+            self._tell(Fault(f"refused a pushed message: {fault.error.code}", fault.error), now)
