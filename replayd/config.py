@@ -19,18 +19,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from replayd.config_model import (
-    CHOICES,
-    LIMITERS,
-    ColumnConfig,
-    Config,
-    HttpConfig,
-    PlainSelector,
-    Section,
-    ServerConfig,
-    StoreConfig,
-    TableConfig,
-)
+from replayd.config_choices import CHOICES, LIMITERS, PlainSelector, Section
+from replayd.config_model import ColumnConfig, Config, HttpConfig, ServerConfig, StoreConfig, TableConfig
 from replayd.table import Table
 
 INGEST_PORT_DISTANCE = 2

@@ -1,6 +1,6 @@
 """The settings of the daemon as a model: their names, defaults and bounds, and what each of them is built into.
 
-Numbers which a rate limiter or selector judges are judged by that class itself. Knows neither file nor command line.
+What stands below a key is what `replayd default-config` says of it. Knows neither file nor command line.
 """
 
 from __future__ import annotations
@@ -11,145 +11,15 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
-from replayd import rate_limiters, selectors
 from replayd.addresses import OFF, bindable, collide, http_address, is_public
+from replayd.config_choices import Limiter, MinSizeLimiter, PlainSelector, QueueLimiter, Section, Selector, StackLimiter
 from replayd.extensions import InsertOnSample, PriorityDiffusion
 from replayd.limits import CHECKPOINT_INTERVAL_S, LEASE_S, NAME_BYTES
 from replayd.table import Table
 from replayd_client.specs import TensorSpec
 from replayd_client.structure import Structure
-
-
-class Section(BaseModel):
-    """A table of the file. Keys it does not know are faults: a misspelt setting must not be a default in disguise."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class _Choice(Section):
-    """A table with a `type`, which says what its other keys are."""
-
-    type: str
-
-    def build(self) -> object:
-        """What this section stands for, new. Raises ValueError for numbers which the class of that refuses."""
-        raise NotImplementedError
-
-    @model_validator(mode="after")
-    def _judge(self) -> Self:
-        self.build()
-        return self
-
-    def __str__(self) -> str:
-        settings = ", ".join(f"{key}={value}" for key, value in self if key != "type" and value is not None)
-        return f"{self.type}({settings})" if settings else self.type
-
-
-class PlainSelector(_Choice):
-    """A selector without settings. As a string, `"uniform"`, it is short for `{ type = "uniform" }`."""
-
-    type: Literal["uniform", "fifo", "lifo", "min_heap", "max_heap"]
-
-    def build(self) -> selectors.Selector:
-        return _PLAIN_SELECTORS[self.type]()
-
-
-_PLAIN_SELECTORS: dict[str, type[selectors.Selector]] = {
-    "uniform": selectors.Uniform,
-    "fifo": selectors.Fifo,
-    "lifo": selectors.Lifo,
-    "min_heap": selectors.MinHeap,
-    "max_heap": selectors.MaxHeap,
-}
-
-
-class PrioritizedSelector(_Choice):
-    """Draws in proportion to priority ** `priority_exponent`, which is 0 to 3."""
-
-    type: Literal["prioritized"]
-    priority_exponent: float
-
-    def build(self) -> selectors.Selector:
-        return selectors.Prioritized(self.priority_exponent)
-
-
-class MinSizeLimiter(_Choice):
-    """Samples wait until the table holds `min_size_to_sample` items, at least 1; inserts never wait."""
-
-    type: Literal["min_size"]
-    min_size_to_sample: int
-
-    def build(self) -> rate_limiters.RateLimiter:
-        return rate_limiters.MinSize(self.min_size_to_sample)
-
-
-def _number_or_pair(value: Any) -> Any:
-    numbers = value if isinstance(value, list) else [value]
-    if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers) or (
-        isinstance(value, list) and len(value) != 2
-    ):
-        raise ValueError(f"expected a number or [min_diff, max_diff], got {value!r}")
-    return value if not isinstance(value, list) else (float(value[0]), float(value[1]))
-
-
-class SampleToInsertRatioLimiter(_Choice):
-    """Keeps samples per insert near a ratio. `error_buffer`: half the width of the band, or `[min_diff, max_diff]`."""
-
-    type: Literal["sample_to_insert_ratio"]
-    samples_per_insert: float
-    min_size_to_sample: int
-    error_buffer: Annotated[float | tuple[float, float], BeforeValidator(_number_or_pair)]
-
-    def build(self) -> rate_limiters.RateLimiter:
-        return rate_limiters.SampleToInsertRatio(self.samples_per_insert, self.min_size_to_sample, self.error_buffer)
-
-
-class QueueLimiter(_Choice):
-    """One sample an insert, and at most `size` inserts ahead. Goes with fifo and max_times_sampled 1."""
-
-    type: Literal["queue"]
-    size: int = Field(ge=1)
-
-    def build(self) -> rate_limiters.RateLimiter:
-        return rate_limiters.Queue(self.size)
-
-
-class StackLimiter(_Choice):
-    """One sample an insert, and at most `size` inserts ahead. Goes with lifo and max_times_sampled 1."""
-
-    type: Literal["stack"]
-    size: int = Field(ge=1)
-
-    def build(self) -> rate_limiters.RateLimiter:
-        return rate_limiters.Stack(self.size)
-
-
-class GeneralLimiter(_Choice):
-    """The base of the others. A bound that is left out is none."""
-
-    type: Literal["rate_limiter"]
-    samples_per_insert: float
-    min_size_to_sample: int
-    min_diff: float | None = None
-    max_diff: float | None = None
-
-    def build(self) -> rate_limiters.RateLimiter:
-        return rate_limiters.RateLimiter(self.samples_per_insert, self.min_size_to_sample, self.min_diff, self.max_diff)
-
-
-def _named(value: Any) -> Any:
-    """`"uniform"` is short for `{ type = "uniform" }`."""
-    return {"type": value} if isinstance(value, str) else value
-
-
-Selector = Annotated[PlainSelector | PrioritizedSelector, Field(discriminator="type"), BeforeValidator(_named)]
-Limiter = Annotated[
-    MinSizeLimiter | SampleToInsertRatioLimiter | QueueLimiter | StackLimiter | GeneralLimiter,
-    Field(discriminator="type"),
-    BeforeValidator(_named),
-]
 
 
 def _path_component(part: Any) -> str | int:
@@ -165,11 +35,14 @@ class ColumnConfig(Section):
     """
 
     path: list[Annotated[Any, AfterValidator(_path_component)]]
+    """Where in the nest it is."""
     dtype: Literal[
         "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
         "float16", "float32", "float64", "complex64", "complex128", "bytes", "str",
     ]  # fmt: skip
+    """Type of its values; values of "bytes" and "str" have any length."""
     shape: list[Annotated[int, Field(ge=-1)]]
+    """Shape, rows first; -1: any number."""
 
     def spec(self) -> TensorSpec:
         """The column as a spec of its shape and dtype, without its path."""
@@ -186,17 +59,6 @@ def _is_one_nest(columns: list[ColumnConfig]) -> list[ColumnConfig]:
     return columns
 
 
-LIMITERS: dict[str, type[Section]] = {
-    "min_size": MinSizeLimiter,
-    "sample_to_insert_ratio": SampleToInsertRatioLimiter,
-    "queue": QueueLimiter,
-    "stack": StackLimiter,
-    "rate_limiter": GeneralLimiter,
-}
-CHOICES: dict[str, type[Section]] = {"prioritized": PrioritizedSelector, **LIMITERS}
-"""The model behind each `type`; those not listed are plain selectors."""
-
-
 def _table_name(name: str) -> str:
     if not 1 <= len(name.encode()) <= NAME_BYTES.value or not name.isprintable():
         raise ValueError(f"expected 1 to {NAME_BYTES.value} bytes of printable UTF-8, got {name!r}")
@@ -209,7 +71,9 @@ class ExtensionConfig(Section):
     """One extension of a table: a shipped one by name, or a class of an importable module as `package.module:Class`."""
 
     type: str
-    options: dict[str, Any] = {}
+    """A shipped one (priority_diffusion, insert_on_sample), or package.module:Class."""
+    options: dict[str, Any] = Field({}, examples=[{"decay": 0.5}])
+    """What its class takes."""
 
     def build(self) -> object:
         """Make the extension; what its class says about the options becomes a fault of the configuration."""
@@ -245,14 +109,27 @@ class TableConfig(Section):
     """One table. A preset settles sampler, remover, limiter and max_times_sampled, and needs max_size."""
 
     name: Annotated[str, AfterValidator(_table_name)]
-    preset: Literal["queue", "stack"] | None = None
+    """What clients call it: 1 to 128 bytes of printable UTF-8, without '='."""
+    preset: Literal["queue", "stack"] | None = Field(None, examples=["queue"])
+    """Settles sampler, remover, limiter and max_times_sampled, which are left out then; needs max_size."""
     sampler: Selector = PlainSelector(type="uniform")
+    """Who is drawn: uniform, fifo, lifo, min_heap, max_heap, or { type = "prioritized", priority_exponent = 0.6 }."""
     remover: Selector = PlainSelector(type="fifo")
+    """Who leaves a full table; the same choices."""
     max_size: int = Field(1_000_000, ge=1)
+    """Items that it holds."""
     max_times_sampled: int = Field(0, ge=0)
+    """After so many draws an item leaves; 0: any number of draws."""
     limiter: Limiter = MinSizeLimiter(type="min_size", min_size_to_sample=1)
-    signature: Annotated[list[ColumnConfig], AfterValidator(_is_one_nest)] | None = None
-    extensions: list[ExtensionConfig] = []
+    """Who waits when: min_size, sample_to_insert_ratio, queue, stack or rate_limiter, each with its keys."""
+    signature: Annotated[list[ColumnConfig], AfterValidator(_is_one_nest)] | None = Field(
+        None, examples=[[{"path": ["observation"], "dtype": "float32", "shape": [-1, 4]}]]
+    )
+    """What items must look like, a column each; without one, anything goes."""
+    extensions: list[ExtensionConfig] = Field(
+        [], examples=[[{"type": "priority_diffusion", "options": {"decay": 0.5, "distance": 2}}]]
+    )
+    """Foreign code that is called with each batch."""
 
     @model_validator(mode="after")
     def _apply_preset(self) -> Self:
@@ -312,10 +189,15 @@ class ServerConfig(Section):
     """Where the daemon listens; `ingest = ""` is no PULL socket. With a seed, the same messages draw the same items."""
 
     listen: Annotated[str, AfterValidator(bindable)] = "tcp://127.0.0.1:7077"
+    """Where requests are taken: tcp://HOST:PORT, HOST a number, `*` or localhost; or ipc://PATH."""
     ingest: Annotated[str, AfterValidator(lambda address: address and bindable(address))] = "tcp://127.0.0.1:7079"
-    seed: int | None = Field(None, ge=0)
+    """Where inserts by PUSH are taken, at most once each; "" for nowhere. Unless said, two ports above `listen`."""
+    seed: int | None = Field(None, ge=0, examples=[1])
+    """With it the same messages draw the same items; without, each start draws others."""
     lease: Annotated[float, BeforeValidator(_seconds), Field(ge=0.1, le=86400.0)] = LEASE_S
+    """How long a silent writer is remembered, so that it may go on where it was."""
     insecure_public: bool = False
+    """Allow addresses that other machines can reach although whoever reaches them may read and write all data."""
 
     @model_validator(mode="after")
     def _protect(self) -> Self:
@@ -333,9 +215,12 @@ class ServerConfig(Section):
 class StoreConfig(Section):
     """Where what the server holds is kept on disk. `checkpoint_interval = "0s"`: a checkpoint only when asked for."""
 
-    path: Annotated[str, Field(min_length=1)]
+    path: Annotated[str, Field(min_length=1, examples=["/var/lib/replayd/store"])]
+    """Directory of the store. Without this section nothing outlives the daemon."""
     checkpoint_interval: Annotated[float, BeforeValidator(_seconds)] = CHECKPOINT_INTERVAL_S
+    """Between two checkpoints; "0s": only when asked for."""
     checkpoint_on_stop: bool = True
+    """Whether the daemon's end writes a last one."""
 
     def __str__(self) -> str:
         when = [f"every {self.checkpoint_interval:g} s"] if self.checkpoint_interval else []
@@ -347,6 +232,7 @@ class HttpConfig(Section):
     """Where the status page and metrics are served: HOST:PORT, or "off"."""
 
     listen: Annotated[str, AfterValidator(http_address)] = "127.0.0.1:7078"
+    """HOST:PORT, or "off". Unless said, one port above `server.listen`, on loopback."""
     _is_said: bool = PrivateAttr(default=True)
 
     @property
@@ -364,13 +250,26 @@ class HttpConfig(Section):
         return self.listen != OFF
 
 
+class LogConfig(Section):
+    """What is told on stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is worth a line."""
+
+
 class Config(Section):
     """The whole file."""
 
     server: ServerConfig = ServerConfig()
+    """Where the daemon listens, and for whom."""
     http: HttpConfig = HttpConfig()
+    """The status page, metrics and probes."""
+    log: LogConfig = LogConfig()
+    """What is told on stderr."""
     store: StoreConfig | None = None
+    """Where what is held is kept on disk."""
     table: list[TableConfig] = Field(default=[TableConfig(name="replay")], min_length=1)
+    """A section for each table."""
 
     @model_validator(mode="after")
     def _protect_http(self) -> Self:

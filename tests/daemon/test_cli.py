@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 import replayd
 from replayd.cli import main
-from replayd.config_model import CHOICES, PlainSelector
+from replayd.config_choices import CHOICES, PlainSelector
 from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.harness import DaemonProcess, run_replayd
 

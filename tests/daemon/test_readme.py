@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from replayd.config import build_tables, read_config
-from replayd.config_model import CHOICES, Config
+from replayd.config_choices import CHOICES
+from replayd.config_model import Config
 from tests.daemon.conftest import StartDaemon
 from tests.daemon.harness import ROOT, START_S, environment
 
