@@ -26,8 +26,8 @@ class Server:
 
     `port` None picks a free one. With a `seed` the same requests draw the same items. Only loopback is listened to;
     `replayd serve` can listen elsewhere. With a `data_dir` the server begins with what is in the store there, and
-    writes checkpoints: every `checkpoint_interval_s` seconds (0: never), when `Client.checkpoint` asks for one, and at
-    the end. A context manager; `stop` may be called more than once.
+    writes checkpoints: every `checkpoint_interval_s` seconds (0: never), when `Client.checkpoint` asks for one, and, if
+    `checkpoint_on_stop`, at the end. A context manager; `stop` may be called more than once.
 
     Raises ValueError for no tables, two of one name or a port that is none, BindError if the port is taken, StoreError
     and its kinds (`replayd.errors`) if the store cannot be used.
@@ -41,13 +41,14 @@ class Server:
         *,
         data_dir: str | os.PathLike[str] | None = None,
         checkpoint_interval_s: float = CHECKPOINT_INTERVAL_S,
+        checkpoint_on_stop: bool = True,
     ) -> None:
         if isinstance(tables, Table):
             raise TypeError("a server takes a list of tables, got one table")
         if port is not None and not 0 <= port <= 65535:
             raise ValueError(f"port must be between 0 and 65535, got {port}")
         self._tables = list(tables)
-        store = None if data_dir is None else StoreOptions(Path(data_dir), checkpoint_interval_s)
+        store = None if data_dir is None else StoreOptions(Path(data_dir), checkpoint_interval_s, checkpoint_on_stop)
         self._daemon = Daemon(self._tables, f"tcp://127.0.0.1:{0 if port is None else port}", seed=seed, store=store)
         self._daemon.bind()
         try:

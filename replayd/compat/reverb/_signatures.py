@@ -62,6 +62,11 @@ def unpacked(text: bytes) -> dict[str, Any]:
         raise ValueError("the server's signatures cannot be read") from error
 
 
+def as_sent(signature: Any) -> Any:
+    """The signature as others have it, who read it from the server."""
+    return _unpack(_pack(signature), ())
+
+
 def _check(table: str, signature: Any, columns: Sequence[ShownColumn], *, of_steps: bool) -> None:
     specs = flatten_with_path(signature)
     if len(specs) != len(columns):

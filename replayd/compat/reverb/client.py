@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import index
 from typing import Any, Literal
@@ -24,12 +25,15 @@ from replayd.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from replayd.compat.reverb.reverb_types import TableInfo
 from replayd.compat.reverb.trajectory_writer import TrajectoryWriter
 from replayd_client import Client as ReplaydClient
+from replayd_client import errors as replayd_errors
 from replayd_client.sampling import draw
 
 __all__ = ["Client", "Writer"]
 
 MOST_AHEAD = 64
 """Samples that `sample` asks for at once, at most."""
+REACH_S = 2.0
+"""A server that is asked for a checkpoint must be there within it."""
 
 
 class Client:
@@ -170,8 +174,20 @@ class Client:
             ) from error
 
     def checkpoint(self) -> str:
-        """Not there yet: raises NotImplementedError, which is a RuntimeError."""
-        raise NotImplementedError("replayd does not write checkpoints on request yet")
+        """Have the server write all that it holds to its disk while it goes on serving; the directory that has it.
+
+        The path is the server's. A later checkpoint takes the place of this one, mostly in the same directory. Raises
+        RuntimeError if no server is there or the checkpoint cannot be written, ValueError if it has no checkpointer.
+        """
+        try:
+            # Whoever is not there is not waited for, as others are: nothing of the caller's is lost.
+            with suppress(replayd_errors.DeadlineExceededError):
+                self._client.server_info(timeout=REACH_S)
+            return self._client.checkpoint().path
+        except replayd_errors.NoStoreError as error:
+            raise ValueError(f"no Checkpointer configured for the replay service: {error}") from error
+        except replayd_errors.ReplaydError as error:
+            raise RuntimeError(str(error)) from error
 
     def __reduce__(self) -> tuple[type[Client], tuple[str]]:
         return type(self), (self._server_address,)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import os
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from operator import index
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from replayd import selectors
-from replayd.compat.reverb import rate_limiters
+from replayd.compat.reverb import _checkpoints, rate_limiters
 from replayd.compat.reverb._directory import LOCAL, REGISTRY
-from replayd.compat.reverb._signatures import check_signature, packed
+from replayd.compat.reverb._signatures import as_sent, check_signature, packed, unpacked
 from replayd.compat.reverb.item_selectors import FifoSelector, LifoSelector, SelectorType
-from replayd.compat.reverb.platform.checkpointers_lib import CheckpointerBase
+from replayd.compat.reverb.platform.checkpointers_lib import CheckpointerBase, default_checkpointer
 from replayd.compat.reverb.reverb_types import TableInfo
 from replayd.embedded import Server as ReplaydServer
-from replayd.errors import BindError
+from replayd.errors import BindError, StoreError
 from replayd.reports import report_table
 from replayd.table import Table as ReplaydTable
 from replayd_client import Client as ReplaydClient
@@ -160,6 +162,29 @@ class Table:
             f"signature={signature})"
         )
 
+    def restore_settings(self, saved: Mapping[str, Any]) -> None:
+        """Take the settings of a checkpoint, which count for more than the constructor's; the signature is kept apart.
+
+        Before the table is served.
+        """
+        self._sampler = selectors.from_description(saved["sampler"])
+        self._remover = selectors.from_description(saved["remover"])
+        self._max_times_sampled = saved["max_times_sampled"]
+        limits = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
+        self._table = ReplaydTable(
+            self.name,
+            selectors.from_description(saved["sampler"]),
+            selectors.from_description(saved["remover"]),
+            saved["max_size"],
+            rate_limiters.RateLimiter(*(saved[name] for name in limits)),
+            max_times_sampled=self._max_times_sampled,
+        )
+
+    def restore_signature(self, signature: Any) -> None:
+        """Take the signature of a checkpoint; what says the same as the table's own leaves that."""
+        if signature is None or self._signature is None or signature != as_sent(self._signature):
+            self._signature = signature
+
     @property
     def _is_served(self) -> bool:
         return hasattr(self._table, "items")
@@ -183,8 +208,12 @@ class Server:
     Listens on loopback, where the incumbent listens everywhere: nothing here says who may come in. `replayd serve` does
     the rest.
 
-    `port` None picks a free one. Raises ValueError for no tables, for two of one name, for a table that another server
-    has, and for a port that cannot be bound: also one that is taken, where the incumbent would share it.
+    `port` None picks a free one. Begins with the newest checkpoint of the `checkpointer`, None: none, and one on a new
+    temporary directory. As with the incumbent checkpoints are written when `Client.checkpoint` asks, and at no other
+    time, and settings and signatures of the tables in one replace those given here. Raises ValueError for no tables,
+    for two of one name, for a table that another server has, for a checkpoint with a table that is not given, and for a
+    port that cannot be bound: also one that is taken, where the incumbent would share it; RuntimeError for a checkpoint
+    that cannot be read, and where none can be written.
     """
 
     def __init__(
@@ -201,20 +230,25 @@ class Server:
             raise ValueError(f"Multiple items in tables have the same name: {', '.join(twice)}")
         if port is not None and not 0 <= port <= 65_535:
             raise ValueError(f"{port} is not a port")
-        if checkpointer is not None:
-            checkpointer.check_loadable()
         self._tables = list(tables)
-        fifo = FifoSelector()
-        registry = ReplaydTable(REGISTRY, fifo.build(), fifo.build(), 1, rate_limiters.MinSize(1))
+        described = (checkpointer or default_checkpointer()).internal_checkpointer()
         try:
-            self._server = ReplaydServer([*(table.internal_table for table in tables), registry], port)
+            place = _checkpoints.find_place(described)
+            self._take_settings(place.settings())
+            self._server = self._started(place.path, port)
         except BindError as error:
             raise ValueError(str(error)) from error
+        except StoreError as error:
+            raise RuntimeError(str(error)) from error
+        own_root = Path(described.path) if checkpointer is None else None
+        # Also where nobody stops the server: when it is forgotten, or when the program ends.
+        self._end = weakref.finalize(self, _end, self._server, place.path, own_root, os.getpid())
         self._port = self._server.port
         try:
+            _checkpoints.remove_older(place)
             self._publish()
         except BaseException:
-            self._server.stop()
+            self._end()
             raise
         LOCAL[self._port] = self
 
@@ -232,7 +266,10 @@ class Server:
         """Stop serving; those who wait are told. May be called again."""
         if LOCAL.get(self._port) is self:
             del LOCAL[self._port]
-        self._server.stop()
+        try:
+            self._server.stop()
+        finally:
+            self._end()
 
     def wait(self) -> None:
         """Return when the server has been stopped; KeyboardInterrupt stops it and is raised again."""
@@ -244,20 +281,58 @@ class Server:
 
         return Client(f"localhost:{self._port}")
 
-    def __del__(self) -> None:
-        # A constructor that failed leaves no server; one that ended by itself has told so already. When the interpreter
-        # ends, threads do not run any more, and to wait for one would be for ever.
-        if hasattr(self, "_server") and not sys.is_finalizing():
-            with contextlib.suppress(Exception):
-                self._server.stop()
-
     def __repr__(self) -> str:
         return f"Server(port={self._port}, tables={self._tables})"
 
+    def _take_settings(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        names = [table.name for table in self._tables]
+        if saved and REGISTRY not in saved:
+            raise ValueError("the checkpoint is of a daemon of replayd's, whose priorities are kept in another way")
+        for name in saved.keys() - {REGISTRY, *names}:
+            raise ValueError(
+                f"Trying to load table '{name}' but table was not found in provided list of tables. "
+                f"Available tables: {names}"
+            )
+        for table in self._tables:
+            if table.name in saved:
+                table.restore_settings(saved[table.name])
+        self._restored = saved.keys() - {REGISTRY}
+
+    def _started(self, data_dir: Path, port: int | None) -> ReplaydServer:
+        fifo = FifoSelector()
+        registry = ReplaydTable(REGISTRY, fifo.build(), fifo.build(), 1, rate_limiters.MinSize(1))
+        return ReplaydServer(
+            [*(table.internal_table for table in self._tables), registry],
+            port,
+            data_dir=data_dir,
+            checkpoint_interval_s=0,
+            checkpoint_on_stop=False,
+        )
+
     def _publish(self) -> None:
-        """Put the signatures where clients in other processes find them."""
+        """Put the signatures where clients in other processes find them; those of a checkpoint are there."""
         with ReplaydClient(f"localhost:{self._port}") as client:
+            if self._restored:
+                [saved] = client.peek(REGISTRY, newest=1)
+                signatures = unpacked(saved.data.tobytes())
+                for table in self._tables:
+                    if table.name in self._restored:
+                        table.restore_signature(signatures.get(table.name))
             client.insert(np.frombuffer(packed(self.signatures), np.uint8), {REGISTRY: 1.0})
+
+
+def _end(server: ReplaydServer, data_dir: Path, own_root: Path | None, process: int) -> None:
+    """Stop a server that nobody needs any more, and leave nothing behind where there is no checkpoint."""
+    # A child that was forked has neither the server nor a say about its files.
+    if os.getpid() != process:
+        return
+    # One that ended by itself has told so already.
+    with contextlib.suppress(Exception):
+        server.stop()
+    _checkpoints.remove_if_empty(data_dir)
+    if own_root is not None:
+        with contextlib.suppress(OSError):
+            own_root.rmdir()
 
 
 def _again(selector: SelectorType | selectors.Selector) -> SelectorType | selectors.Selector:

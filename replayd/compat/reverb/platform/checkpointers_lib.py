@@ -1,15 +1,11 @@
-"""Checkpointers: where a server's checkpoints are. replayd writes none on request yet, so they only say so."""
+"""Checkpointers: where a server's checkpoints are. What is done there `_checkpoints` knows."""
 
 from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from pathlib import Path
 
 from replayd.compat.reverb.pybind import Checkpointer, create_default_checkpointer
-
-_DONE = "DONE"
-"""The incumbent's last file of a finished checkpoint."""
 
 
 class CheckpointerBase(ABC):
@@ -19,21 +15,16 @@ class CheckpointerBase(ABC):
     def internal_checkpointer(self) -> Checkpointer:
         """The binding's description of the place."""
 
-    def check_loadable(self) -> None:
-        """Raises ValueError if there is a checkpoint, which would have to be restored: it is the incumbent's."""
-        place = self.internal_checkpointer()
-        found = sorted(Path(place.path).glob(f"*/{_DONE}"))
-        if not found and place.fallback_checkpoint_path is not None:
-            found = sorted(Path(place.fallback_checkpoint_path).glob(_DONE))
-        if found:
-            raise ValueError(f"the checkpoint in {found[-1].parent} is Reverb's, which replayd cannot read")
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.internal_checkpointer()})"
 
 
 class DefaultCheckpointer(CheckpointerBase):
-    """Checkpoints in a directory."""
+    """Checkpoints in the directory `path`, which is made if it is not there.
+
+    A server with it begins with the newest one there; if there is none, with the one at `fallback_checkpoint_path`, a
+    path that `Client.checkpoint` returned, which is only read. A server refuses a `group` that is not empty.
+    """
 
     def __init__(self, path: str, group: str = "", fallback_checkpoint_path: str | None = None) -> None:
         self.path = path
