@@ -20,6 +20,10 @@ STALE_S = 10.0
 """One that is older means that the loop is stuck: no turn of it should take a tenth of that."""
 
 
+STOPPING = "stopping"
+"""The state of a daemon that was told to end."""
+
+
 @dataclass(frozen=True, slots=True)
 class TablePoint:
     """One table at one moment, for a graph."""

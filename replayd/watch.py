@@ -1,16 +1,19 @@
 """The watch over the loop: how long its turns take, what the process has, who is connected; and bulletins of it all.
 
-Owns when to look. The loop calls `begin` and `end` in each turn, which cost next to nothing but once a second.
+Owns when to look, and what the service manager is told of it. The loop calls `begin` and `end` in each turn, which cost
+next to nothing but once a second.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 
 from replayd.board import INTERVAL_S, Board
 from replayd.connections import Connections
 from replayd.fault_log import FaultLog
+from replayd.notify import Manager
 from replayd.process import limit_bytes, resident_bytes
 from replayd.service import Service
 
@@ -19,14 +22,22 @@ SLOW_TURN_S = 1.0
 
 
 class Watch:
-    """Over one service. `board` None: nobody looks at bulletins, so none are made."""
+    """Over one service. `board` None: nobody looks at bulletins, so none are made. A `manager` needs them."""
 
-    def __init__(self, service: Service, connections: Connections, lines: FaultLog, board: Board | None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        connections: Connections,
+        lines: FaultLog,
+        board: Board | None,
+        manager: Manager | None = None,
+    ) -> None:
         self._service = service
         self._vitals = service.counters.vitals
         self._connections = connections
         self._lines = lines
         self._board = board
+        self._manager = manager
         self._look_at = 0.0
         self._vitals.limit_bytes = limit_bytes()
 
@@ -36,9 +47,15 @@ class Watch:
         return None if self._board is None else self._board.due
 
     def tell(self, state: str) -> None:
-        """Why requests are not served, for who looks at the board; empty: they are."""
+        """Why requests are not served, for who looks at the board, and the manager; empty: they are."""
         if self._board is not None:
             self._board.state = state
+        if self._manager is not None:
+            self._manager.tell(state)
+
+    def reloading(self) -> contextlib.AbstractContextManager[None]:
+        """While inside, settings are read again."""
+        return contextlib.nullcontext() if self._manager is None else self._manager.reloading()
 
     def peers_changed(self) -> None:
         """Somebody connected or left."""
@@ -65,4 +82,6 @@ class Watch:
                 now=ended,
                 level=logging.WARNING,
             )
-        return self.due
+        if self._board is None or self._manager is None:
+            return self.due
+        return min(self._board.due, self._manager.tick(ended, self._board.newest))
