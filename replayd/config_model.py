@@ -18,6 +18,7 @@ from replayd.config_choices import Limiter, MinSizeLimiter, PlainSelector, Queue
 from replayd.extensions import InsertOnSample, PriorityDiffusion
 from replayd.limits import CHECKPOINT_INTERVAL_S, LEASE_S, NAME_BYTES
 from replayd.table import Table
+from replayd.table_arguments import check_extensions_together
 from replayd_client.specs import TensorSpec
 from replayd_client.structure import Structure
 
@@ -301,4 +302,5 @@ class Config(Section):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"tables are named twice: {', '.join(map(repr, twice))}")
+        check_extensions_together({table.name: [each.build() for each in table.extensions] for table in self.table})
         return self

@@ -55,6 +55,7 @@ from replayd.reports import Counters, report, report_hello
 from replayd.settings import change_settings, settings_of
 from replayd.streams import Streams, Ticket
 from replayd.table import Table
+from replayd.table_arguments import check_extensions_together
 from replayd.waiting import timeout, why
 from replayd.wishes import carry_out_wishes
 
@@ -85,6 +86,7 @@ class Service:
         taken = [table.name for table in tables if table.is_bound]
         if taken:
             raise ValueError(f"tables that already belong to a server: {', '.join(taken)}")
+        check_extensions_together({table.name: table.extensions for table in tables})
         self.server_id = server_id
         self.version = version
         self.started_at = started_at

@@ -40,7 +40,7 @@ from replayd.rate_limiters import Queue, RateLimiter, Stack
 from replayd.room import Room
 from replayd.selectors import Fifo, Lifo, Selector, from_description
 from replayd.showing import Showing
-from replayd.table_arguments import check_arguments, check_extensions
+from replayd.table_arguments import anew, check_arguments, check_extensions
 from replayd.table_proof import prove
 from replayd_client.specs import signature_of
 
@@ -74,7 +74,7 @@ class Table:
         self.max_size = max_size
         self.max_times_sampled = max(0, max_times_sampled)
         self.limiter = rate_limiter
-        self._extensions = check_extensions(name, extensions)
+        self.extensions = check_extensions(name, extensions)
         self._signature = signature
         self.signature: Sequence[SignatureColumn] | None = (
             None if signature is None else [SignatureColumn(*column) for column in signature_of(signature)]
@@ -109,7 +109,7 @@ class Table:
     def replace(self, **changes: Any) -> Table:
         """A new, empty table like this one but for `changes`, which are arguments of Table.
 
-        Sampler, remover and rate limiter are made anew from this one's settings, since each serves one table.
+        Sampler, remover and limiter are made anew from this one's settings, extensions copied: each serves one table.
         """
         limiter = self.limiter
         arguments: dict[str, Any] = {
@@ -121,7 +121,7 @@ class Table:
                 limiter.samples_per_insert, limiter.min_size_to_sample, limiter.min_diff, limiter.max_diff
             ),
             "max_times_sampled": self.max_times_sampled,
-            "extensions": self._extensions,
+            "extensions": changes["extensions"] if "extensions" in changes else anew(self.name, self.extensions),
             "signature": self._signature,
         }
         return Table(**{**arguments, **changes})
@@ -153,7 +153,7 @@ class Table:
         self._chunks, self._templates = chunks, templates
         self.showing = Showing(chunks)
         self.largest = Maximum()
-        self.hooks = Hooks(TableAccess(self.name, self.items, chunks, templates), self._extensions)
+        self.hooks = Hooks(TableAccess(self.name, self.items, chunks, templates), self.extensions)
         self._rng = rng
         self._room = Room(self.items, self.max_times_sampled)
 
@@ -300,7 +300,7 @@ class Table:
         while self.pending_inserts and "insert" not in self.paused and not (moved and self.pending_samples):
             # With a remover that may choose among the newest the first must be in before the second comes.
             room = ENTER_TOGETHER if isinstance(self.remover, Fifo) else self.max_size - self.size
-            group = next_to_enter(self.pending_inserts, 0 if self._extensions or self.pending_samples else room)
+            group = next_to_enter(self.pending_inserts, 0 if self.extensions or self.pending_samples else room)
             n = self.limiter.insertable(sum(map(len, group)))
             if n == 0:
                 break

@@ -4,8 +4,10 @@ end.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replayd.columns import CONTROL_CHARACTERS
@@ -33,7 +35,50 @@ def check_extensions(name: str, extensions: Any) -> tuple[Any, ...]:
         waiting = [hook.__name__ for hook in hooks if inspect.iscoroutinefunction(hook)]
         if waiting:
             raise TypeError(f"table {name!r}: {waiting[0]} of {extension!r} is async; nobody would await it")
+        _copies_to(name, extension)
     return found
+
+
+def anew(name: str, extensions: Sequence[Any]) -> list[Any]:
+    """Extensions like these for another table, since one object serves one: deep copies.
+
+    Raises TypeError for one that refuses to be copied.
+    """
+    try:
+        return copy.deepcopy(list(extensions))
+    except Exception as error:
+        raise TypeError(
+            f"table {name!r}: its extensions cannot be copied for another table ({type(error).__name__}: {error}); "
+            "name others as `extensions`, or give them a __deepcopy__"
+        ) from error
+
+
+def check_extensions_together(extensions: Mapping[str, Sequence[Any]]) -> None:
+    """Judge the extensions of a server's tables, which are given by name.
+
+    Raises ValueError for one that serves two tables, and for one that copies to a table that there is not.
+    """
+    users: dict[int, str] = {}
+    for table, served in extensions.items():
+        for extension in served:
+            kind = type(extension).__name__
+            other = users.setdefault(id(extension), table)
+            if other != table:
+                raise ValueError(f"tables {other!r} and {table!r} share one {kind}: an extension serves one table")
+            for target in _copies_to(table, extension):
+                if target not in extensions:
+                    known = ", ".join(map(repr, extensions))
+                    raise ValueError(
+                        f"table {table!r}: {kind} copies to table {target!r}, which is not there; there are: {known}"
+                    )
+
+
+def _copies_to(name: str, extension: Any) -> tuple[str, ...]:
+    """The tables that an extension says it copies to; they are what may be checked before the first copy."""
+    named = getattr(extension, "copies_to", ())
+    if not isinstance(named, tuple | list) or not all(isinstance(table, str) for table in named):
+        raise TypeError(f"table {name!r}: copies_to of {extension!r} must be a sequence of names, got {named!r}")
+    return tuple(named)
 
 
 def check_arguments(name: Any, sampler: Any, remover: Any, max_size: int, rate_limiter: Any) -> None:

@@ -13,7 +13,11 @@ An extension is any object with one or more of these methods:
 the request at hand is done. Wishes do not call `on_update`; what a copy sets off may wish again, a few rounds long
 (limit `wish_rounds`). Methods run on the daemon's only thread: what they take, everybody waits. One that raises is
 counted (`extension_faults` in info) and logged, first with its traceback, then in a line each ten seconds with the
-number of times; the table and the daemon go on, and so does the extension. One object serves one table.
+number of times; the table and the daemon go on, and so does the extension.
+
+An extension may name in `copies_to`, a tuple, the tables that it copies to: a server does not start without them. One
+object serves one table, so it must allow `copy.deepcopy`, by which `Table.replace` makes one for the new table; what
+has state of a table, or cannot be copied, says by `__deepcopy__` how a fresh one is made.
 """
 
 from __future__ import annotations

@@ -10,13 +10,16 @@ from replayd.hooks import ItemsView, TableAccess
 
 
 class InsertOnSample:
-    """`to` names the other table. A copy waits there like any insert; it is dropped, and counted, if too much waits."""
+    """`to` names the other table, which must be one of the same server. A copy waits there like any insert; it is
+    dropped, and counted, if too much waits.
+    """
 
     def __init__(self, to: str) -> None:
-        self._to = to
+        self.copies_to = (to,)
+        """What a server checks before it begins."""
 
     def on_sample(self, access: TableAccess, items: ItemsView) -> None:
         """Wish for a copy of each item whose first draw this is, with its priority."""
         first = items.times_sampled == 1
         if first.any():
-            access.copy_to(self._to, items.keys[first], items.priorities[first])
+            access.copy_to(*self.copies_to, items.keys[first], items.priorities[first])

@@ -420,13 +420,15 @@ extensions = [
     { type = "insert_on_sample", options = { to = "seen" } },
     { type = "collections:Counter" },
 ]
+[[table]]
+name = "seen"
 """
 
 
 def test_extensions_are_made_from_the_file(tmp_path: Path) -> None:
     path = tmp_path / "replayd.toml"
     path.write_text(EXTENDED)
-    [table] = read_config(str(path)).table
+    table, _ = read_config(str(path)).table
     names = [type(extension.build()).__name__ for extension in table.extensions]
     assert names == ["PriorityDiffusion", "InsertOnSample", "Counter"]
 

@@ -235,7 +235,7 @@ def test_a_copy_waits_for_the_other_tables_limiter(made: list[Service]) -> None:
 @pytest.mark.parametrize("to", ["nowhere", "strict"])
 def test_a_copy_that_cannot_be_made_is_counted_and_let_go(made: list[Service], to: str) -> None:
     strict = fifo("strict", signature=TensorSpec((1,), np.float32))
-    made.append(s := service(fifo(extensions=[InsertOnSample(to)]), strict))
+    made.append(s := service(fifo(extensions=[CopyAgain("on_sample", to)]), strict))
     ask(s, StreamWriter().insert([b"a"], [(0, 1)], keep_from=1))
     ask(s, Sample(1, "t", 1, 1, 0.0))
     ask(s, Reset(1, "t"))
