@@ -123,7 +123,8 @@ def serve(
     Without a file and without tables it serves one table, `replay`: uniform sampling, oldest out first.
     """
     from replayd.board import Board
-    from replayd.config import ConfigError, build_tables, read_config
+    from replayd.config import build_tables, read_config
+    from replayd.config_faults import ConfigError
     from replayd.errors import BindError, StoreError
     from replayd.heap import keep_freed_memory
     from replayd.keeper import StoreOptions
@@ -136,6 +137,7 @@ def serve(
             warnings.simplefilter("always")
             config = read_config(
                 config_path,
+                environment=os.environ,
                 tables=tables,
                 listen=listen,
                 port=port,

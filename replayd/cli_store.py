@@ -145,12 +145,13 @@ def _fields(copied: Copied) -> dict[str, object]:
 
 
 def _store_path(config_path: str | None) -> Path:
-    from replayd.config import ConfigError, read_config
+    from replayd.config import read_config
+    from replayd.config_faults import ConfigError
 
     if config_path is None:
         raise click.UsageError("which store? --data-dir or --config says it")
     try:
-        store = read_config(config_path).store
+        store = read_config(config_path, environment=os.environ).store
     except ConfigError as error:
         fail(os.EX_CONFIG, *error.problems)
     if store is None:

@@ -1,6 +1,7 @@
-"""Reading the configuration: a TOML file and the command line, checked by one model; all faults are reported together.
+"""Reading the configuration: a TOML file, the environment and the command line, each over the one before.
 
-Owns how settings are written and how their faults are told; what they are is `config_model`'s business.
+One model checks the whole, and all faults are told together. Owns how settings are written; what they are is the
+business of `config_model`.
 
     [server]                                   [[table]]
     listen = "tcp://127.0.0.1:7077"            name = "replay"
@@ -12,15 +13,17 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
-from replayd.config_choices import CHOICES, LIMITERS, PlainSelector, Section
-from replayd.config_model import ColumnConfig, Config, HttpConfig, ServerConfig, StoreConfig, TableConfig
+from replayd.config_choices import LIMITERS
+from replayd.config_environment import put_environment
+from replayd.config_faults import ConfigError, Fault, Places, fault_of, unknown
+from replayd.config_model import SECTIONS, Config, ServerConfig
 from replayd.table import Table
 
 INGEST_PORT_DISTANCE = 2
@@ -30,17 +33,10 @@ HTTP_PORT_DISTANCES = (1, 3)
 DEFAULT_LISTEN = ServerConfig().listen
 
 
-class ConfigError(Exception):
-    """The configuration has faults; `problems` has a line for each."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = list(problems)
-
-
 def read_config(
     path: str | None = None,
     *,
+    environment: Mapping[str, str] = MappingProxyType({}),
     tables: Sequence[str] = (),
     listen: str | None = None,
     port: int | None = None,
@@ -49,14 +45,18 @@ def read_config(
     seed: int | None = None,
     insecure_public: bool = False,
     data_dir: str | None = None,
+    log_level: str | None = None,
 ) -> Config:
-    """Return the configuration in the TOML file at `path` (None: the defaults) with the command line's settings on top.
+    """Return the configuration in the TOML file at `path` (None: the defaults), with the variables of `environment`
+    over it and the command line's settings on top.
 
     `tables` are `NAME[,key=value…]`, added to those of the file. `listen` may be a mere `HOST:PORT`. `port` replaces
     the port of whatever address is listened at. `http` is `HOST:PORT` or `off`, `data_dir` the path of the store.
-    Raises ConfigError with all problems found.
+    Raises ConfigError with all faults found.
     """
-    data = _read_toml(path) if path is not None else {}
+    data, places = ({}, Places()) if path is None else _read_toml(path)
+    places.elsewhere.update(put_environment(data, environment))
+    before = deepcopy(data)
     problems: list[str] = []
     if tables:
         listed = data.setdefault("table", [])
@@ -69,12 +69,16 @@ def read_config(
         http_is_said = _set_http(data.setdefault("http", {}), http, server)
     if data_dir is not None and isinstance(store := data.setdefault("store", {}), dict):
         store["path"] = data_dir
+    if log_level is not None and isinstance(log := data.setdefault("log", {}), dict):
+        log["level"] = log_level
+    places.elsewhere.update(dict.fromkeys(_differing(before, data), ""))
+    faults = [Fault(problem) for problem in problems]
     try:
         config = Config.model_validate(data)
     except ValidationError as error:
-        problems += [_problem(details, data) for details in error.errors()]
-    if problems:
-        raise ConfigError(problems)
+        faults += [fault_of(details, data, places) for details in error.errors()]
+    if faults:
+        raise ConfigError(faults)
     config.http.is_said = http_is_said
     return config
 
@@ -87,14 +91,33 @@ def build_tables(config: Config) -> list[Table]:
 # --- what people write ------------------------------------------------------------------------------------------------
 
 
-def _read_toml(path: str) -> dict[str, Any]:
+def _read_toml(path: str) -> tuple[dict[str, Any], Places]:
     try:
         with open(path, "rb") as file:
-            return tomllib.load(file)
+            text = file.read().decode()
+        data = tomllib.loads(text)
     except OSError as error:
-        raise ConfigError([f"{path}: {error.strerror}"]) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{path} is not TOML: {error}"]) from None
+        raise ConfigError([Fault(str(error.strerror), place=path)]) from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError([Fault(f"the file is not TOML: {error}", place=f"{path}:{line}")]) from None
+    except tomllib.TOMLDecodeError as error:
+        told = re.search(r"at line (\d+)", str(error))
+        line = int(told[1]) if told else text.count("\n") + 1
+        raise ConfigError([Fault(f"the file is not TOML: {error}", place=f"{path}:{line}")]) from None
+    tables = data.get("table")
+    return data, Places(path, text, len(tables) if isinstance(tables, list) else 0)
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The keys that the command line has set, or that follow from what it says."""
+    return [
+        (section, key)
+        for section in SECTIONS
+        if isinstance(settings := after.get(section), dict)
+        for key, value in settings.items()
+        if not isinstance(old := before.get(section, {}), dict) or key not in old or old[key] != value
+    ]
 
 
 def _set_server(
@@ -165,7 +188,7 @@ def _table_from_text(text: str, problems: list[str]) -> dict[str, Any]:
         if not equals:
             problems.append(f"--table {name}: expected key=value, got {setting!r}")
         elif key not in _TABLE_KEYS + _LIMITER_KEYS:
-            problems.append(f"--table {name}: {_unknown(key, _TABLE_KEYS + _LIMITER_KEYS)}")
+            problems.append(f"--table {name}: {unknown(key, _TABLE_KEYS + _LIMITER_KEYS)}")
         elif key in table:
             problems.append(f"--table {name}: {key} is given twice")
         else:
@@ -205,73 +228,3 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return text
-
-
-# --- what people read -------------------------------------------------------------------------------------------------
-
-
-def _problem(details: ErrorDetails, data: dict[str, Any]) -> str:
-    """One line: where, what was expected, what was found."""
-    *parents, last = details["loc"] or [""]
-    where = _where(details["loc"], data)
-    found = details["input"]
-    match details["type"]:
-        case "extra_forbidden":
-            return _at(_where(tuple(parents), data), _unknown(str(last), sorted(_section(tuple(parents)).model_fields)))
-        case "missing":
-            return _at(_where(tuple(parents), data), f"{last} is missing")
-        case "union_tag_invalid":
-            known = [tag.strip("' ") for tag in details["ctx"]["expected_tags"].split(",")]
-            return _at(where, _unknown(details["ctx"]["tag"], known, "type"))
-        case "union_tag_not_found" | "model_attributes_type":
-            return _at(where, f"expected a name, or a table with a `type`, got {found!r}")
-        case "model_type" | "dict_type":
-            return _at(where, f"expected a table of settings, got {found!r}")
-        case "value_error":
-            return _at(where, details["msg"].removeprefix("Value error, "))
-    expected = details["msg"].replace("Input should be greater", "Input should be a value greater")
-    expected = expected.replace("Input should be less", "Input should be a value less")
-    return _at(where, f"{expected.replace('Input should be', 'expected')}, got {found!r}")
-
-
-def _at(where: str, what: str) -> str:
-    return f"{where}: {what}" if where else what
-
-
-def _where(location: tuple[int | str, ...], data: dict[str, Any]) -> str:
-    """`server.listen`, or `table "replay": limiter.size`; the type of a selector or limiter is left out."""
-    match location:
-        case ("table", int(index), *rest):
-            entry = data["table"][index]
-            name = entry.get("name", index + 1) if isinstance(entry, dict) else index + 1
-            if len(rest) > 2 and rest[0] in ("sampler", "remover", "limiter"):
-                rest = [rest[0], *rest[2:]]
-            elif len(rest) == 2 and rest[0] in ("sampler", "remover", "limiter"):
-                rest = [rest[0]]
-            return _at(f"table {name!r}", ".".join(map(str, rest))) if rest else f"table {name!r}"
-    return ".".join(map(str, location))
-
-
-def _section(location: tuple[int | str, ...]) -> type[Section]:
-    """The model behind a place of the file, which knows the keys there."""
-    match location:
-        case ():
-            return Config
-        case ("server",):
-            return ServerConfig
-        case ("store",):
-            return StoreConfig
-        case ("http",):
-            return HttpConfig
-        case ("table", int()):
-            return TableConfig
-        case ("table", int(), "signature", int()):
-            return ColumnConfig
-        case ("table", int(), _, str(tag)):
-            return CHOICES.get(tag, PlainSelector)
-    raise AssertionError(f"no section at {location}")
-
-
-def _unknown(word: str, known: Sequence[str], what: str = "key") -> str:
-    near = get_close_matches(word, known, n=1)
-    return f"unknown {what} {word!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")

@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
@@ -304,3 +304,15 @@ class Config(Section):
             raise ValueError(f"tables are named twice: {', '.join(map(repr, twice))}")
         check_extensions_together({table.name: [each.build() for each in table.extensions] for table in self.table})
         return self
+
+
+def _sections() -> dict[str, type[Section]]:
+    found: dict[str, type[Section]] = {}
+    for name, field in Config.model_fields.items():
+        kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
+        found.update((name, kind) for kind in kinds if issubclass(kind, Section) and name != "table")
+    return found
+
+
+SECTIONS: dict[str, type[Section]] = _sections()
+"""The model of each section that stands in the file once, by its name there."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from replayd.config import ConfigError, build_tables, read_config
-from replayd.config_model import Config, TableConfig
+from replayd.config import build_tables, read_config
+from replayd.config_environment import variables
+from replayd.config_faults import ConfigError, Fault
+from replayd.config_model import SECTIONS, Config, TableConfig
 
 
 @pytest.fixture
@@ -22,10 +25,15 @@ def write(tmp_path: Path) -> Any:
     return write
 
 
-def problems(path: str | None = None, **command_line: Any) -> list[str]:
+def faults(path: str | None = None, **command_line: Any) -> list[Fault]:
     with pytest.raises(ConfigError) as caught:
         read_config(path, **command_line)
-    return caught.value.problems
+    return caught.value.faults
+
+
+def problems(path: str | None = None, **command_line: Any) -> list[str]:
+    """What is said, without the place: a file of a test has but a few lines."""
+    return [str(replace(fault, place="")) for fault in faults(path, **command_line)]
 
 
 # --- what is meant ----------------------------------------------------------------------------------------------------
@@ -385,7 +393,8 @@ def test_the_machine_itself_is_let_in(write: Any, address: str) -> None:
 
 
 def test_a_file_that_is_not_there_or_not_toml_is_refused(write: Any, tmp_path: Path) -> None:
-    assert "No such file" in problems(str(tmp_path / "none.toml"))[0]
+    (told,) = faults(str(tmp_path / "none.toml"))
+    assert (told.what, told.place) == ("No such file or directory", str(tmp_path / "none.toml"))
     assert "is not TOML" in problems(write("[server"))[0]
     (tmp_path / "latin.toml").write_bytes(b'x = "\xff"')
     assert "is not TOML" in problems(str(tmp_path / "latin.toml"))[0]
@@ -453,3 +462,93 @@ def test_an_extension_that_cannot_be_made_is_a_fault_of_the_configuration(
         read_config(str(path))
     assert "extensions.0" in str(caught.value)
     assert said in str(caught.value)
+
+
+def test_a_key_that_an_extension_does_not_have_is_told(write: Any) -> None:
+    told = problems(write('[[table]]\nname = "t"\nextensions = [{ type = "priority_diffusion", optoins = {} }]\n'))
+    assert told == ["table 't': extensions.0: unknown key 'optoins'; did you mean 'options'?"]
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_fault_of_a_file_is_told_with_its_line(write: Any) -> None:
+    path = write(
+        """
+[server]
+listne = "x"
+lease = 60
+[[table]]
+name = "replay"
+sampler = { type = "prioritized", priority_exponent = "a" }
+limiter = { type = "min_size",
+            min_size_to_sample = 0 }
+""".replace(",\n            ", ", ")
+        + '[[table]]\nmax_size = 3\n[http]\n\nlisten = "x"\n'
+    )
+    places = {fault.key: fault.place.removeprefix(f"{path}:") for fault in faults(path, tables=["extra,max_times=3"])}
+    assert places == {
+        "server": "3",
+        "server.lease": "4",
+        "table 'replay': sampler.priority_exponent": "7",
+        "table 'replay': limiter": "8",
+        "table 2": "9",
+        "http.listen": "13",
+        "": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("[server]\nlisten = \n", 2), ("a = 1\na = 2\n", 2), ("\n\nx = [1,\n", 4), ('a = "\xff"', 1)]
+)
+def test_a_file_that_is_not_toml_is_told_with_the_line(tmp_path: Path, text: str, line: int) -> None:
+    path = tmp_path / "replayd.toml"
+    path.write_bytes(text.encode("latin-1"))
+    (told,) = faults(str(path))
+    assert told.place == f"{path}:{line}"
+
+
+def test_what_the_command_line_says_is_not_blamed_on_the_file(write: Any) -> None:
+    path = write('[server]\nlisten = "tcp://127.0.0.1:1"\n[[table]]\nname = "a"\n')
+    places = {fault.key: fault.place for fault in faults(path, listen="nowhere:x", tables=["b,max_size=x"])}
+    assert places == {"server.listen": "", "table 'b': max_size": ""}
+
+
+# --- the environment --------------------------------------------------------------------------------------------------
+
+
+def test_a_variable_wins_over_the_file_and_the_command_line_over_both(write: Any) -> None:
+    path = write('[server]\nseed = 1\nlease = "1s"\nlisten = "tcp://127.0.0.1:1"\n')
+    environment = {
+        "REPLAYD_SERVER_SEED": "2",
+        "REPLAYD_SERVER_LEASE": "2s",
+        "REPLAYD_HTTP_LISTEN": "off",
+        "REPLAYD_STORE_PATH": "/nowhere",
+        "REPLAYD_STORE_CHECKPOINT_ON_STOP": "false",
+        "REPLAYD_LOG_LEVEL": "warning",
+        "HOME": "/",
+    }
+    config = read_config(path, environment=environment, seed=3)
+    assert (config.server.seed, config.server.lease, config.server.listen) == (3, 2.0, "tcp://127.0.0.1:1")
+    assert (config.http.is_on, config.log.level) == (False, "warning")
+    assert config.store is not None
+    assert (config.store.path, config.store.checkpoint_on_stop) == ("/nowhere", False)
+
+
+def test_every_key_outside_tables_has_a_variable() -> None:
+    named = set(variables().values())
+    for section, kind in SECTIONS.items():
+        assert {(section, key) for key in kind.model_fields} <= named
+    assert {"server", "http", "store", "log"} <= SECTIONS.keys()
+
+
+def test_a_faulty_variable_is_blamed_by_its_name(write: Any) -> None:
+    path = write("[server]\nseed = 1\n")
+    (told,) = faults(path, environment={"REPLAYD_SERVER_SEED": "many"})
+    assert str(told) == "REPLAYD_SERVER_SEED: server.seed: expected a valid integer, got 'many'"
+
+
+def test_a_misspelt_variable_is_doubted_and_one_of_somebody_else_is_not() -> None:
+    with pytest.warns(UserWarning, match="did you mean REPLAYD_SERVER_LISTEN"):
+        read_config(environment={"REPLAYD_SERVER_LISTNE": "x"})
+    read_config(environment={"REPLAYD_SERVER_PORT_7077_TCP_PROTO": "tcp", "REPLAYD_SERVE_PORT": "1"})
