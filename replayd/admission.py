@@ -6,12 +6,13 @@ store's numbers, not tables' contents.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd.capacity import Capacity
 from replayd.chunks import ChunkStore
 from replayd.columns import Schema, Signature, path_text
 from replayd.errors import BadPriority, BadRequest, MissingChunk, SignatureMismatch
@@ -49,6 +50,45 @@ def check_chunks(stream: Stream | None, batch: ChunkBatch, store: ChunkStore) ->
         if previous is not None and schema.blob != previous.blob and not schema.extends(previous):
             raise BadRequest("a schema does not extend the stream's earlier one: columns may be added, not changed")
         previous = schema
+
+
+def check_capacity(
+    items: ItemBatch,
+    stream: Stream | None,
+    batch: ChunkBatch | None,
+    store: ChunkStore,
+    capacities: Sequence[tuple[str, Capacity]],
+) -> None:
+    """Raise LimitExceeded for an item that its table can never hold, TableFull where a table rejects for want of room.
+
+    The items are right otherwise; `capacities` are those of the tables they name.
+    """
+    slots = np.zeros(0, np.int64) if stream is None else stream.slots
+    numbers = np.zeros(0, np.int64) if stream is None else stream.numbers
+    nbytes = store.nbytes[slots].astype(np.int64)
+    if batch is not None:
+        numbers = np.concatenate((numbers, np.arange(batch.first, batch.first + len(batch))))
+        nbytes = np.concatenate((nbytes, batch.nbytes))
+    before = np.concatenate(([0], np.cumsum(nbytes)))
+    begins = np.searchsorted(numbers, items.chunk)
+    ends = begins + items.chunks
+    each = before[ends] - before[begins]
+    is_unshown = np.ones(len(numbers), np.bool_)
+    is_unshown[: len(slots)] = store.shown[slots] == 0
+    for n, (name, capacity) in enumerate(capacities):
+        mine = items.table_of == n
+        if not mine.any():
+            continue
+        capacity.check_item(name, int(each[mine].max()))
+        # A chunk is covered where more windows have begun than ended.
+        edges = np.zeros(len(numbers) + 1, np.int64)
+        np.add.at(edges, begins[mine], 1)
+        np.add.at(edges, ends[mine], -1)
+        is_covered = np.cumsum(edges[:-1]) > 0
+        is_new = is_covered.copy()
+        is_new[: len(slots)] &= capacity.shows_not(slots)
+        own_bytes, server_bytes = int(nbytes[is_new].sum()), int(nbytes[is_covered & is_unshown].sum())
+        capacity.check_room(name, int(np.count_nonzero(mine)), own_bytes, server_bytes)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from replayd.capacity import BY_SERVER, BY_TABLE
 from replayd.rate_limiters import BLOCKED_BY_MAX_DIFF, BLOCKED_BY_MIN_DIFF, BLOCKED_BY_MIN_SIZE, RateLimiter
 
 BLOCKED_BY_PAUSE = "paused"
@@ -22,20 +23,23 @@ WHO_MUST_ACT = {
     BLOCKED_BY_MAX_DIFF: "learners",
     BLOCKED_BY_EARLIER: "learners",
     BLOCKED_BY_PAUSE: "operator",
+    BY_TABLE: "operator",
+    BY_SERVER: "operator",
 }
+"""Where draws make items leave, learners may act on BY_TABLE as well: see `waiting`."""
 
 TERMS = {
-    "insert": (BLOCKED_BY_MAX_DIFF, BLOCKED_BY_PAUSE),
+    "insert": (BLOCKED_BY_MAX_DIFF, BY_TABLE, BY_SERVER, BLOCKED_BY_PAUSE),
     "sample": (BLOCKED_BY_MIN_SIZE, BLOCKED_BY_MIN_DIFF, BLOCKED_BY_MIN_N, BLOCKED_BY_PAUSE),
 }
 """What can hold the first request of each side."""
 
 
-def blocks_inserts(limiter: RateLimiter, paused: Container[str]) -> str:
-    """The term that holds the first insert, which waits."""
+def blocks_inserts(limiter: RateLimiter, paused: Container[str], full_by: str | None) -> str:
+    """The term that holds the first insert, which waits; `full_by`: the limit of bytes in which it has no room."""
     if "insert" in paused:
         return BLOCKED_BY_PAUSE
-    return limiter.blocking_insert() or BLOCKED_BY_MAX_DIFF
+    return limiter.blocking_insert() or full_by or BLOCKED_BY_MAX_DIFF
 
 
 def blocks_samples(limiter: RateLimiter, paused: Container[str], otherwise: str = BLOCKED_BY_MIN_N) -> str:
@@ -53,10 +57,16 @@ class Blocked:
         self._running: dict[str, tuple[str, float]] = {}
 
     def note(
-        self, inserts_wait: bool, samples_wait: bool, limiter: RateLimiter, paused: Container[str], now: float
+        self,
+        inserts_wait: bool,
+        samples_wait: bool,
+        limiter: RateLimiter,
+        paused: Container[str],
+        full_by: str | None,
+        now: float,
     ) -> None:
         """Who waits from now on. To be told after whatever may change it."""
-        self._run("insert", blocks_inserts(limiter, paused) if inserts_wait else None, now)
+        self._run("insert", blocks_inserts(limiter, paused, full_by) if inserts_wait else None, now)
         self._run("sample", blocks_samples(limiter, paused) if samples_wait else None, now)
 
     def seconds(self, now: float) -> dict[str, dict[str, float]]:

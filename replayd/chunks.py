@@ -1,8 +1,8 @@
 """The chunk store: every chunk once, still encoded, with the count of those who hold it.
 
 Owns payloads and reference counts. Holders are items, parked inserts (both counted in `refs`) and the lease of the
-stream that may still refer to the chunk (`leased`). A chunk with no holder is freed at once. Never looks into a
-payload.
+stream that may still refer to the chunk (`leased`). A chunk with no holder is freed at once. `shown` counts the tables
+that have an item of it. Never looks into a payload.
 
 Consecutive chunks of a stream are linked, so a window is its first slot and a count; the link of a chunk is only
 followed while a window that spans it keeps the next one alive.
@@ -35,6 +35,8 @@ class ChunkStore:
     def __init__(self) -> None:
         self.schemas: Interned[Schema] = Interned()
         self.bytes_in_use = 0
+        self.shown_bytes = 0
+        """Of the payloads that items show, each counted once."""
         self.chunks_added = 0
         self.bytes_added = 0
         self._slots = Slots()
@@ -65,6 +67,7 @@ class ChunkStore:
         self.refs: NDArray[np.int32] = rows["refs"]
         self.nbytes: NDArray[np.int32] = rows["nbytes"]
         self.leased: NDArray[np.bool_] = rows["leased"]
+        self.shown: NDArray[np.int32] = rows["shown"]
         self._layout: NDArray[np.int32] = rows["layout"]
 
     def __len__(self) -> int:
@@ -151,6 +154,16 @@ class ChunkStore:
         unheld = slots[(self.refs[slots] == 0) & ~self.leased[slots]]
         if len(unheld):
             self._free(distinct(unheld))
+
+    def show(self, slots: Int64s) -> None:
+        """One table more shows these, each named once."""
+        self.shown_bytes += int(self.nbytes[slots[self.shown[slots] == 0]].sum())
+        self.shown[slots] += 1
+
+    def hide(self, slots: Int64s) -> None:
+        """One table fewer shows these, each named once."""
+        self.shown[slots] -= 1
+        self.shown_bytes -= int(self.nbytes[slots[self.shown[slots] == 0]].sum())
 
     def unlease(self, slots: Int64s) -> None:
         """The stream lets go of these; each entry is distinct."""
@@ -329,8 +342,9 @@ _ROW = np.dtype(
         ("refs", "i4"),
         ("nbytes", "i4"),
         ("layout", "i4"),
+        ("shown", "i4"),
         ("leased", "?"),
-        ("unused", "V11"),
+        ("unused", "V7"),
     ]
 )
 """One chunk in one cache line of 64 bytes, payload aside."""

@@ -15,6 +15,7 @@ nothing. Our own faults are assertions and are not in this file. Knows nothing o
     ├── SignatureMismatch     signature_mismatch
     ├── BadPriority           bad_priority
     ├── LimitExceeded         limit_exceeded
+    ├── TableFull             table_full
     ├── NeverGrantable        never_grantable
     ├── Timeout               timeout
     ├── ShuttingDown          shutting_down
@@ -140,6 +141,15 @@ class LimitExceeded(PeerError):
     retry = "smaller, or later"
 
 
+class TableFull(PeerError):
+    code = "table_full"
+    meaning = (
+        "no room within `max_bytes`, and the table rejects then; detail: `table`, `limit`, `value`, `held`, `needed`"
+    )
+    fault = "nobody"
+    retry = "when items have left"
+
+
 class NeverGrantable(PeerError):
     code = "never_grantable"
     meaning = "`min_n` is more than the table as configured can ever grant at once; detail: `largest`, `limiter`"
@@ -194,6 +204,7 @@ WIRE_ERRORS: tuple[type[PeerError], ...] = (
     SignatureMismatch,
     BadPriority,
     LimitExceeded,
+    TableFull,
     NeverGrantable,
     Timeout,
     ShuttingDown,

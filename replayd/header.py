@@ -163,6 +163,8 @@ def _is_number(value: Any) -> bool:
 _SETTING_KINDS: dict[str, Callable[[Any], bool]] = {
     "max_size": is_uint,
     "max_times_sampled": is_uint,
+    "max_bytes": lambda value: value is None or is_uint(value),
+    "when_full": lambda value: isinstance(value, str),
     "samples_per_insert": _is_number,
     "min_size_to_sample": is_uint,
     "min_diff": lambda value: value is None or _is_number(value),

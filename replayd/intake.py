@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from replayd.accounts import Account, Accounts
-from replayd.admission import OwnWindows, check_chunks, check_items, check_own_windows
+from replayd.admission import OwnWindows, check_capacity, check_chunks, check_items, check_own_windows
+from replayd.capacity import REJECT
 from replayd.chunks import ChunkStore
 from replayd.columns import Signature, Template
 from replayd.errors import BadRequest, PeerError, SequenceGap, UnknownTable
 from replayd.interned import Interned
 from replayd.items import Keys
-from replayd.limits import LEASED_BYTES, STREAMS, WINDOW_BYTES, WINDOW_MESSAGES
+from replayd.limits import ITEM_BYTES, LEASED_BYTES, STREAMS, WINDOW_BYTES, WINDOW_MESSAGES
 from replayd.messages import Insert, InsertRun, Int64s, ItemBatch, Peer
 from replayd.pending import PendingInsert
 from replayd.reports import Counters
@@ -60,6 +61,9 @@ class Intake:
             check_chunks(stream, request.chunks, self._chunks)
         if request.items:
             check_items(request.items, stream, request.chunks, self._chunks, _signatures(tables))
+            if any(table.capacity.largest_item_bytes is not None for table in tables):
+                capacities = [(table.name, table.capacity) for table in tables]
+                check_capacity(request.items, stream, request.chunks, self._chunks, capacities)
         if stream is None:
             self._streams.check_open()
             # Nothing below refuses.
@@ -93,7 +97,7 @@ class Intake:
         own = OwnWindows.of(run)
         try:
             tables = self._named(run.items)
-            if not self._is_plain(run, own):
+            if not self._is_plain(run, own, tables):
                 return None
             if run.items is not None:
                 signatures = _signatures(tables)
@@ -165,7 +169,7 @@ class Intake:
 
     # --- a run --------------------------------------------------------------------------------------------------------
 
-    def _is_plain(self, run: InsertRun, own: OwnWindows) -> bool:
+    def _is_plain(self, run: InsertRun, own: OwnWindows, tables: Sequence[Table]) -> bool:
         """Whether each message is its stream's next, goes on with its chunks and its schema, and fits its peer's
         window, those before it in the run taken into account."""
         streams: dict[bytes, _Next] = {}
@@ -173,6 +177,10 @@ class Intake:
         nbytes = np.add.reduceat(run.chunks.nbytes, [head.chunks.start for head in run.heads]).tolist()
         schema_of = run.chunks.schema_of[[head.chunks.start for head in run.heads]].tolist()
         opened = 0
+        limits = [table.capacity.largest_item_bytes for table in tables]
+        least = min((limit for limit in limits if limit is not None), default=None)
+        if least is not None and any(table.capacity.when_full == REJECT for table in tables):
+            return False
         for n, (head, mine, schema) in enumerate(zip(run.heads, nbytes, schema_of, strict=True)):
             known = streams.get(head.stream)
             if known is None:
@@ -185,6 +193,8 @@ class Intake:
                 return False
             known.held += mine
             if head.seq != known.seq or head.first < known.number or known.held > LEASED_BYTES.value:
+                return False
+            if least is not None and known.held + ITEM_BYTES > least:
                 return False
             if known.schema is not None and known.schema != run.chunks.schemas[schema].blob:
                 return False

@@ -153,6 +153,10 @@ class RateLimiter:
         self.deletes += n
         assert self.deletes <= self.inserts, "more items were deleted than inserted"
 
+    def anew(self) -> RateLimiter:
+        """A limiter with the same settings that has counted nothing."""
+        return RateLimiter(self.samples_per_insert, self.min_size_to_sample, self.min_diff, self.max_diff)
+
     def blocking_insert(self) -> str | None:
         """What keeps the next insert waiting: BLOCKED_BY_MAX_DIFF, or None if it passes.
 

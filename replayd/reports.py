@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from replayd.accounts import Accounts
+from replayd.capacity import ServerCapacity
 from replayd.chunks import ChunkStore
 from replayd.histograms import times_sampled
 from replayd.limits import LIMITS, MAX_WAIT_MS, WINDOW_BYTES, WINDOW_MESSAGES
@@ -49,6 +50,7 @@ def report(
     streams: Streams,
     accounts: Accounts,
     counters: Counters,
+    capacity: ServerCapacity,
     now: float,
     brief: bool,
 ) -> dict[str, Any]:
@@ -72,7 +74,14 @@ def report(
             "parked_samples": accounts.samples,
         },
         "counters": {each.name: getattr(counters, each.name) for each in fields(counters) if each.name != "vitals"},
-        **counters.vitals.report(now),
+        "loop": counters.vitals.report_loop(now),
+        "memory": {
+            "resident_bytes": counters.vitals.resident_bytes,
+            "limit_bytes": counters.vitals.limit_bytes,
+            "held_bytes": capacity.nbytes,
+            "transit_bytes": capacity.transit_bytes,
+            **({} if capacity.max_bytes is None else {"max_bytes": capacity.max_bytes}),
+        },
     }
 
 
@@ -89,7 +98,10 @@ def report_table(table: Table, now: float, brief: bool = False) -> dict[str, Any
         "max_times_sampled": table.max_times_sampled,
         **({} if largest is None else {"max_priority": largest}),
         "bytes": table.showing.nbytes,
-        **({"bytes_when_full": table.showing.nbytes * table.max_size // table.size} if table.size else {}),
+        **({"bytes_when_full": _bytes_when_full(table)} if table.size else {}),
+        "held_bytes": table.capacity.nbytes,
+        **({} if table.capacity.max_bytes is None else {"max_bytes": table.capacity.max_bytes}),
+        "when_full": table.capacity.when_full,
         "episodes": table.showing.episodes,
         "ended_episodes": table.showing.ended_episodes,
         "unique_samples": table.unique_samples,
@@ -104,6 +116,11 @@ def report_table(table: Table, now: float, brief: bool = False) -> dict[str, Any
         "blocked_by_s": blocked,
         "waiting": waiting(table, now),
     }
+
+
+def _bytes_when_full(table: Table) -> int:
+    full = table.showing.nbytes * table.max_size // table.size
+    return full if table.capacity.max_bytes is None else min(full, table.capacity.max_bytes)
 
 
 def report_hello(server_id: bytes, version: str, lease_s: float, tables: Iterable[Table]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from replayd.accounts import Accounts
 from replayd.admission import check_priorities
+from replayd.capacity import ServerCapacity
 from replayd.chunks import ChunkStore
 from replayd.columns import Template
 from replayd.durability import Durability
@@ -56,6 +57,7 @@ from replayd.settings import change_settings, settings_of
 from replayd.streams import Streams, Ticket
 from replayd.table import Table
 from replayd.table_arguments import check_extensions_together
+from replayd.table_proof import held_chunks, held_templates, shown_chunks
 from replayd.waiting import timeout, why
 from replayd.wishes import carry_out_wishes
 
@@ -76,6 +78,7 @@ class Service:
         started_at: float,
         lease_s: float = LEASE_S,
         shard: int = 0,
+        max_bytes: int | None = None,
     ) -> None:
         if not tables:
             raise ValueError("a server needs at least one table")
@@ -98,9 +101,10 @@ class Service:
         self.chunks = ChunkStore()
         self.streams = Streams(self.chunks, lease_s)
         self.templates: Interned[Template] = Interned()
+        self.capacity = ServerCapacity(self.chunks, max_bytes)
         self.tables = {table.name: table for table in tables}
         for table, entropy in zip(tables, np.random.SeedSequence(seed).spawn(len(tables)), strict=True):
-            table.bind(self.chunks, self.templates, np.random.Generator(np.random.PCG64(entropy)))
+            table.bind(self.chunks, self.templates, np.random.Generator(np.random.PCG64(entropy)), self.capacity)
         self._keys = Keys(shard)
         self._accounts = Accounts()
         self._intake = Intake(
@@ -216,7 +220,16 @@ class Service:
             "server_id": self.server_id,
             "server": f"replayd {self.version}",
             "uptime_s": now - self.started_at,
-            **report(self.tables.values(), self.chunks, self.streams, self._accounts, self.counters, now, brief),
+            **report(
+                self.tables.values(),
+                self.chunks,
+                self.streams,
+                self._accounts,
+                self.counters,
+                self.capacity,
+                now,
+                brief,
+            ),
             **self.durability.report(now),
         }
 
@@ -333,8 +346,7 @@ class Service:
         touched = [table]
         for _ in range(WISH_ROUNDS.value):
             wishful: list[Table] = []
-            for each in touched:
-                self._settle(each.pump(now))
+            for each in self._move(touched, now):
                 if each.hooks.access.has_wishes:
                     wishful += carry_out_wishes(each, self.tables, self.chunks, self.templates, self._keys, now)
                 self.faults += each.hooks.take_untold()
@@ -342,11 +354,21 @@ class Service:
             if not touched:
                 return
         # Extensions that set each other off would never come to rest.
-        for each in touched:
-            self._settle(each.pump(now))
+        self._move(touched, now)
         for each in self.tables.values():
             each.hooks.drop_wishes()
             self.faults += each.hooks.take_untold()
+
+    def _move(self, tables: list[Table], now: float) -> list[Table]:
+        """Pump these tables, and those that they took items from or made room for; all that were pumped."""
+        todo, moved = list(tables), dict.fromkeys(tables)
+        while todo:
+            table = todo.pop(0)
+            self._settle(table.pump(now))
+            stirred = [self.tables[name] for name in self.capacity.take_stirred()]
+            todo += [each for each in stirred if each not in todo]
+            moved.update(dict.fromkeys(stirred))
+        return list(moved)
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
@@ -383,9 +405,10 @@ class Service:
         """Re-derive every count from what holds it; assertion errors tell the story."""
         for table in self.tables.values():
             table.validate()
-        held = np.concatenate([table.held_chunks() for table in self.tables.values()])
+        held = np.concatenate([held_chunks(table) for table in self.tables.values()])
         self.chunks.validate(held, self.streams.leased())
-        self.templates.validate(np.concatenate([table.held_templates() for table in self.tables.values()]))
+        self.templates.validate(np.concatenate([held_templates(table) for table in self.tables.values()]))
+        self.capacity.validate([shown_chunks(table) for table in self.tables.values()])
         self.streams.validate()
         accounts = Accounts()
         tickets: dict[int, Ticket] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from replayd.capacity import WHEN_FULL
 from replayd.errors import BadRequest
 from replayd.rate_limiters import RateLimiter
 from replayd.selectors import Prioritized
@@ -17,12 +18,14 @@ from replayd.table import Table
 _LIMITER = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
 _PAUSES = {"paused_inserts": "insert", "paused_samples": "sample"}
 """One setting for each side: who pauses one changes nothing about the other, whoever else is at it."""
-SETTINGS = ("max_size", "max_times_sampled", *_LIMITER, "priority_exponent", *_PAUSES)
+_CAPACITY = ("max_bytes", "when_full")
+SETTINGS = ("max_size", "max_times_sampled", *_CAPACITY, *_LIMITER, "priority_exponent", *_PAUSES)
 
 
 def settings_of(table: Table) -> dict[str, Any]:
     """Each setting's value now; None is unlimited."""
     settings: dict[str, Any] = {"max_size": table.max_size, "max_times_sampled": table.max_times_sampled}
+    settings.update((name, getattr(table.capacity, name)) for name in _CAPACITY)
     settings.update((name, getattr(table.limiter, name)) for name in _LIMITER)
     if isinstance(table.sampler, Prioritized):
         settings["priority_exponent"] = table.sampler.priority_exponent
@@ -51,11 +54,16 @@ def change_settings(table: Table, changes: Mapping[str, Any]) -> dict[str, Any]:
     sizes_change = not {"max_size", "min_size_to_sample"}.isdisjoint(changes)
     if sizes_change and wanted["max_size"] < wanted["min_size_to_sample"]:
         raise BadRequest(f"table {table.name!r}: with max_size below min_size_to_sample nothing could be sampled")
+    if wanted["max_bytes"] is not None and wanted["max_bytes"] < 1:
+        raise BadRequest(f"table {table.name!r}: max_bytes must be at least 1, or unlimited")
+    if wanted["when_full"] not in WHEN_FULL:
+        raise BadRequest(f"table {table.name!r}: when_full is one of {', '.join(WHEN_FULL)}")
     # Nothing below refuses.
     for name in _LIMITER:
         setattr(table.limiter, name, getattr(limiter, name))
     if sampler is not None:
         table.replace_sampler(sampler)
     table.paused = frozenset(side for name, side in _PAUSES.items() if wanted[name])
+    table.capacity.max_bytes, table.capacity.when_full = wanted["max_bytes"], wanted["when_full"]
     table.resize(wanted["max_size"], wanted["max_times_sampled"])
     return before

@@ -7,6 +7,7 @@ what a table would set free.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from replayd.chunks import ChunkStore
 from replayd.messages import Int64s
@@ -42,6 +43,13 @@ class Showing:
         if len(gone):
             self._leave(distinct(gone))
 
+    def holders(self, slots: Int64s) -> NDArray[np.int32]:
+        """How many entries of items here show each of these chunks."""
+        if len(self._chunks.refs) > len(self._refs):
+            self._refs = grown(self._refs, len(self._chunks.refs))
+        holders: NDArray[np.int32] = self._refs[slots]
+        return holders
+
     def clear(self) -> None:
         """Count ended episodes from 0 on; what is shown stays."""
         self.ended_episodes = 0
@@ -58,6 +66,7 @@ class Showing:
 
     def _enter(self, slots: Int64s) -> None:
         self.nbytes += int(self._chunks.nbytes[slots].sum())
+        self._chunks.show(slots)
         if self._chunks.episodes.capacity > len(self._episode_chunks):
             self._episode_chunks = grown(self._episode_chunks, self._chunks.episodes.capacity)
         episodes = self._chunks.episode[slots].astype(np.int64)
@@ -66,6 +75,7 @@ class Showing:
 
     def _leave(self, slots: Int64s) -> None:
         self.nbytes -= int(self._chunks.nbytes[slots].sum())
+        self._chunks.hide(slots)
         episodes = self._chunks.episode[slots].astype(np.int64)
         count(self._episode_chunks, episodes, -1)
         ended = len(distinct(episodes[self._episode_chunks[episodes] == 0]))

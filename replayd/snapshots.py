@@ -28,6 +28,7 @@ from replayd.signature import check_signature
 from replayd.state import State
 from replayd.streams import Ticket
 from replayd.table import Table
+from replayd.table_proof import held_templates
 
 
 @dataclass(slots=True)
@@ -84,7 +85,7 @@ def load_service(
         lost = _load_table(table, kept, service.chunks, there, tickets, later_s)
         if lost:
             losses.items[table.name] = lost
-    held = [table.held_templates() for table in service.tables.values()]
+    held = [held_templates(table) for table in service.tables.values()]
     service.templates.load(state["templates"], make_template, np.concatenate(held))
     service.streams.loaded()
     service.chunks.free_unheld()

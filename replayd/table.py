@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from replayd.blocked import Blocked
+from replayd.capacity import EVICT, Capacity, ServerCapacity
 from replayd.chunks import ChunkStore
 from replayd.columns import SignatureColumn, Template
 from replayd.draws import Draws, Pick
@@ -34,7 +35,6 @@ from replayd.pending import (
     PendingSample,
     entered,
     next_to_enter,
-    together,
 )
 from replayd.rate_limiters import Queue, RateLimiter, Stack
 from replayd.room import Room
@@ -52,6 +52,8 @@ class Table:
     object serves one table. `max_size` items at most: once all items of a message are in, the remover takes the excess
     (Reverb's after each item). An item leaves when it was sampled `max_times_sampled` times (0: never). `signature`: a
     nest of specs with `shape` (rows first, None for any size) and `dtype`. `extensions`: see `replayd.extensions`.
+    `max_bytes`: the most that its items may hold, compressed payload and 271 for each (None: no limit). At that limit,
+    and at the server's, `when_full` decides: `evict` (the remover makes room), `block` (inserts wait) or `reject`.
     Raises TypeError for an argument of a wrong kind, ValueError for a value that makes no sense or is in use elsewhere.
     """
 
@@ -65,9 +67,12 @@ class Table:
         max_times_sampled: int = 0,
         extensions: Sequence[Any] = (),
         signature: Any = None,
+        *,
+        max_bytes: int | None = None,
+        when_full: str = EVICT,
     ) -> None:
         max_size, max_times_sampled = operator.index(max_size), operator.index(max_times_sampled)
-        check_arguments(name, sampler, remover, max_size, rate_limiter)
+        check_arguments(name, sampler, remover, max_size, rate_limiter, max_bytes, when_full)
         self.name = name
         self.sampler = sampler
         self.remover = remover
@@ -76,6 +81,7 @@ class Table:
         self.limiter = rate_limiter
         self.extensions = check_extensions(name, extensions)
         self._signature = signature
+        self._max_bytes, self._when_full = max_bytes, when_full
         self.signature: Sequence[SignatureColumn] | None = (
             None if signature is None else [SignatureColumn(*column) for column in signature_of(signature)]
         )
@@ -111,18 +117,17 @@ class Table:
 
         Sampler, remover and limiter are made anew from this one's settings, extensions copied: each serves one table.
         """
-        limiter = self.limiter
         arguments: dict[str, Any] = {
             "name": self.name,
             "sampler": from_description(self.sampler.describe()),
             "remover": from_description(self.remover.describe()),
             "max_size": self.max_size,
-            "rate_limiter": RateLimiter(
-                limiter.samples_per_insert, limiter.min_size_to_sample, limiter.min_diff, limiter.max_diff
-            ),
+            "rate_limiter": self.limiter.anew(),
             "max_times_sampled": self.max_times_sampled,
             "extensions": changes["extensions"] if "extensions" in changes else anew(self.name, self.extensions),
             "signature": self._signature,
+            "max_bytes": self._max_bytes,
+            "when_full": self._when_full,
         }
         return Table(**{**arguments, **changes})
 
@@ -146,20 +151,22 @@ class Table:
         # The last ones that must stay have to keep one draw each.
         return self._room.left - (self.limiter.min_size_to_sample - 1) if self._room.expires else None
 
-    def bind(self, chunks: ChunkStore, templates: Interned[Template], rng: np.random.Generator) -> None:
-        """Take the place in a service; a table serves one service in its life."""
+    def bind(self, chunks: ChunkStore, templates: Interned[Template], rng: Any, server: ServerCapacity) -> None:
+        """Take the place in a service; a table serves one service in its life. `rng`: its numpy Generator."""
         assert not self.is_bound, f"table {self.name!r} already belongs to a server"
         self.items = Items()
         self._chunks, self._templates = chunks, templates
         self.showing = Showing(chunks)
+        self.capacity = Capacity(self.items, chunks, self.showing, server, self._max_bytes, self._when_full)
+        server.tables.append(self)
         self.largest = Maximum()
         self.hooks = Hooks(TableAccess(self.name, self.items, chunks, templates), self.extensions)
-        self._rng = rng
+        self._rng: np.random.Generator = rng
         self._room = Room(self.items, self.max_times_sampled)
 
     @property
     def is_bound(self) -> bool:
-        """Whether a server serves it, or has served it."""
+        """Whether a server serves it, or has."""
         return hasattr(self, "items")
 
     @property
@@ -193,7 +200,8 @@ class Table:
         outcomes: list[Outcome] = []
         while self._pump_inserts(now, outcomes) | self._pump_samples(now, outcomes):
             pass
-        self.blocked.note(bool(self.pending_inserts), bool(self.pending_samples), self.limiter, self.paused, now)
+        full = self.capacity.keeping_out(self.pending_inserts)
+        self.blocked.note(bool(self.pending_inserts), bool(self.pending_samples), self.limiter, self.paused, full, now)
         return outcomes
 
     def expire(self, request: PendingSample, now: float) -> Sampled | None:
@@ -233,8 +241,7 @@ class Table:
         """An extension's wish: like an update, but told to nobody."""
         keys, priorities = last_of_each(keys, priorities)
         slots = self.items.find(keys)
-        here = slots != NOT_FOUND
-        self._set_priorities(slots[here], priorities[here])
+        self._set_priorities(slots[slots != NOT_FOUND], priorities[slots != NOT_FOUND])
 
     def show(self, slots: Int64s) -> Shown:
         """Items as they are now, as many from the first on as one reply takes; nothing is counted."""
@@ -263,30 +270,14 @@ class Table:
         self.sampler = sampler
 
     def resize(self, max_size: int, max_times_sampled: int) -> None:
-        """Change both limits; items beyond them leave at once."""
+        """Change both limits; items beyond them, and beyond those of bytes, leave at once."""
         self.max_size = max_size
         self.max_times_sampled = max_times_sampled
         live = self.items.in_order()
         if max_times_sampled:
             self._remove(live[self.items.times_sampled[live] >= max_times_sampled])
         self._room.change(max_times_sampled)
-        self._evict_excess()
-
-    def held_chunks(self) -> Int64s:
-        """One entry for each holding of a chunk by an item, a parked insert or a draw that is kept."""
-        live = self.items.in_order()
-        held = [self._windows(live)]
-        held += [self._chunks.windows(p.chunk[p.applied :], p.chunks[p.applied :]) for p in self.pending_inserts]
-        held += [request.kept.pick.windows for request in self.pending_samples if request.kept]
-        return np.concatenate(held)
-
-    def held_templates(self) -> Int64s:
-        """One entry for each holding of a template, by the same holders."""
-        held = [self.items.template[self.items.in_order()].astype(np.int64)]
-        held += [p.template[p.applied :] for p in self.pending_inserts]
-        kept = [request.kept for request in self.pending_samples if request.kept]
-        held += [draws.pick.rows["template"].astype(np.int64) for draws in kept]
-        return np.concatenate(held)
+        self._make_room()
 
     def validate(self) -> None:
         """Assert that every count is what follows from items and parked requests."""
@@ -301,10 +292,11 @@ class Table:
             # With a remover that may choose among the newest the first must be in before the second comes.
             room = ENTER_TOGETHER if isinstance(self.remover, Fifo) else self.max_size - self.size
             group = next_to_enter(self.pending_inserts, 0 if self.extensions or self.pending_samples else room)
-            n = self.limiter.insertable(sum(map(len, group)))
+            group, entering = self.capacity.entering(group, isinstance(self.remover, Fifo))
+            n = self.capacity.fitting(entering, self.limiter.insertable(len(entering)))
             if n == 0:
                 break
-            self._apply(together(group), n, now)
+            self._apply(entering, n, now)
             outcomes += entered(group, n)
             self.pending_items -= n
             while self.pending_inserts and len(self.pending_inserts[0]) == 0:
@@ -344,21 +336,29 @@ class Table:
         self.limiter.did_insert(n)
         if self.hooks.wants("on_insert"):
             self.hooks.call("on_insert", self._view(slots))
-        self._evict_excess()
+        self._make_room()
 
-    def _evict_excess(self) -> None:
+    def _make_room(self) -> None:
         excess = self.size - self.max_size
         if excess > 0:
-            victims, _ = self.remover.draw(excess, self._rng, self._room.of_remover)
-            self.evictions += excess
-            self.evicted_unsampled += int(np.count_nonzero(self.items.times_sampled[victims] == 0))
-            self._remove(victims)
+            self.evict(self.next_to_leave(excess))
+        self.capacity.make_room(self)
+
+    def next_to_leave(self, n: int) -> Int64s:
+        """Slots of n items, of which there are as many, in the order in which the remover takes them."""
+        return self.remover.draw(n, self._rng, self._room.of_remover)[0]
+
+    def evict(self, slots: Int64s) -> None:
+        """Remove items that the remover has chosen."""
+        self.evictions += len(slots)
+        self.evicted_unsampled += int(np.count_nonzero(self.items.times_sampled[slots] == 0))
+        self._remove(slots)
 
     def _draw(self, request: PendingSample, n: int, min_n: int, now: float) -> Sampled | None:
         """Draw up to n items for a request; None if there are fewer than `min_n` with those that were kept for it.
 
-        So it is when items that expire by these draws leave too few for the next. What was drawn stays drawn then and
-        is kept for the request: to draw anew until a batch fits would favour batches that expire few items.
+        So it is when items that expire by these draws leave too few for the next. What was drawn is kept for the
+        request then: to draw anew until a batch fits would favour batches that expire few items.
         """
         new = self._drawn(n)
         all = new if request.kept is None else request.kept.and_then(new)
@@ -412,9 +412,8 @@ class Table:
     def _delete(self, keys: Uint64s) -> tuple[Uint64s, Uint64s]:
         """Remove the items of these keys; the keys that had one, and those that had none."""
         slots = self.items.find(keys)
-        here = slots != NOT_FOUND
-        self._remove(slots[here])
-        return keys[here], keys[~here]
+        self._remove(slots[slots != NOT_FOUND])
+        return keys[slots != NOT_FOUND], keys[slots == NOT_FOUND]
 
     def _set_priorities(self, slots: Int64s, priorities: Float64s) -> None:
         self.largest.remove(self.items.priority[slots])

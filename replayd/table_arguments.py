@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from replayd.capacity import WHEN_FULL
 from replayd.columns import CONTROL_CHARACTERS
 from replayd.limits import NAME_BYTES
 from replayd.rate_limiters import RateLimiter
@@ -81,7 +82,9 @@ def _copies_to(name: str, extension: Any) -> tuple[str, ...]:
     return tuple(named)
 
 
-def check_arguments(name: Any, sampler: Any, remover: Any, max_size: int, rate_limiter: Any) -> None:
+def check_arguments(
+    name: Any, sampler: Any, remover: Any, max_size: int, rate_limiter: Any, max_bytes: Any, when_full: Any
+) -> None:
     """Raise TypeError for what is of a wrong kind, ValueError for what makes no sense; warn of what is of no use."""
     if not isinstance(name, str):
         raise TypeError(f"a table's name must be a string, got {name!r}")
@@ -95,6 +98,12 @@ def check_arguments(name: Any, sampler: Any, remover: Any, max_size: int, rate_l
         raise ValueError(f"a table's name has 1 to {NAME_BYTES.value} bytes, no control characters; got {name!r}")
     if max_size < 1:
         raise ValueError(f"table {name!r}: max_size must be at least 1, got {max_size}")
+    if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int)):
+        raise TypeError(f"table {name!r}: max_bytes must be an integer or None, got {max_bytes!r}")
+    if max_bytes is not None and max_bytes < 1:
+        raise ValueError(f"table {name!r}: max_bytes must be at least 1, got {max_bytes}")
+    if when_full not in WHEN_FULL:
+        raise ValueError(f"table {name!r}: when_full is one of {', '.join(WHEN_FULL)}, got {when_full!r}")
     if sampler is remover:
         raise ValueError(f"table {name!r}: sampler and remover must be two objects")
     if max_size < rate_limiter.min_size_to_sample:

@@ -46,9 +46,6 @@ class Vitals:
             return max(self._slowest, self._slowest_before)
         return self._slowest if now < self._window_end + WINDOW_S else 0.0
 
-    def report(self, now: float) -> dict[str, Any]:
-        """The parts `loop` and `memory` of `info`."""
-        return {
-            "loop": {"turn_s": self.turns.report(), "slowest_turn_s": self.slowest_turn_s(now)},
-            "memory": {"resident_bytes": self.resident_bytes, "limit_bytes": self.limit_bytes},
-        }
+    def report_loop(self, now: float) -> dict[str, Any]:
+        """The part `loop` of `info`."""
+        return {"turn_s": self.turns.report(), "slowest_turn_s": self.slowest_turn_s(now)}

@@ -17,6 +17,7 @@ from replayd.blocked import (
     blocks_inserts,
     blocks_samples,
 )
+from replayd.capacity import BY_SERVER, BY_TABLE
 from replayd.errors import Timeout
 from replayd.rate_limiters import BLOCKED_BY_MAX_DIFF, BLOCKED_BY_MIN_DIFF, BLOCKED_BY_MIN_SIZE
 from replayd.table import Table
@@ -69,8 +70,10 @@ def timeout(table: Table, was_first: bool) -> Timeout:
 
 
 def _side(table: Table, side: str, requests: int, items: int, peers: int, waited_s: float) -> dict[str, Any]:
-    blocks = blocks_inserts if side == "insert" else blocks_samples
-    term = blocks(table.limiter, table.paused)
+    if side == "insert":
+        term = blocks_inserts(table.limiter, table.paused, table.capacity.keeping_out(table.pending_inserts))
+    else:
+        term = blocks_samples(table.limiter, table.paused)
     entry = {
         "side": side,
         "requests": requests,
@@ -78,7 +81,8 @@ def _side(table: Table, side: str, requests: int, items: int, peers: int, waited
         "peers": peers,
         "waited_s": waited_s,
         "blocked_by": term,
-        "who_must_act": WHO_MUST_ACT[term],
+        # Where items leave by draws, draws make room.
+        "who_must_act": "learners" if term == BY_TABLE and table.max_times_sampled else WHO_MUST_ACT[term],
         "why": _explain(table, term),
     }
     needed = _needed(table, side, term)
@@ -89,7 +93,7 @@ def _side(table: Table, side: str, requests: int, items: int, peers: int, waited
 
 def _needed(table: Table, side: str, term: str) -> int | None:
     """Fewest requests of the other side that set the first one here free; None if that is not what it waits for."""
-    if term == BLOCKED_BY_PAUSE:
+    if term in (BLOCKED_BY_PAUSE, BY_TABLE, BY_SERVER):
         return None
     if side == "insert":
         return table.limiter.samples_needed(1)
@@ -105,6 +109,8 @@ def _explain(table: Table, term: str) -> str:
     limiter = table.limiter
     if term == BLOCKED_BY_PAUSE:
         return "it was paused; an operator must resume it"
+    if term in (BY_TABLE, BY_SERVER):
+        return _explain_full(table, term)
     if term == BLOCKED_BY_MIN_SIZE:
         return f"it holds {table.size} of min_size_to_sample {limiter.min_size_to_sample} items; writers must insert"
     if term == BLOCKED_BY_MIN_DIFF:
@@ -122,6 +128,17 @@ def _explain(table: Table, term: str) -> str:
     )
 
 
+def _explain_full(table: Table, term: str) -> str:
+    capacity = table.capacity
+    if term == BY_SERVER:
+        return (
+            f"all tables hold {capacity.server.nbytes} of the server's max_bytes {capacity.server.max_bytes}; an "
+            "operator must delete items, or start it with more"
+        )
+    first = "learners must sample, or an operator" if table.max_times_sampled else "an operator must delete items or"
+    return f"its items hold {capacity.nbytes} of max_bytes {capacity.max_bytes}; {first} raise it"
+
+
 def _verdict(table: Table, sides: list[dict[str, Any]]) -> tuple[str, str]:
     if not sides:
         return "flowing", "nobody waits"
@@ -132,7 +149,7 @@ def _verdict(table: Table, sides: list[dict[str, Any]]) -> tuple[str, str]:
         inserts, samples = sides
         first = table.pending_samples[0]
         granted = table.grantable(first.n - first.drawn)
-        if granted:
+        if granted and "needs_samples" in inserts:
             needs = _count(inserts["needs_samples"], "sample"), _count(samples["needs_inserts"], "insert")
             return "deadlock", (
                 f"both sides wait for each other: inserts for {needs[0]}, samples for {needs[1]}; ask for at most "
@@ -140,9 +157,11 @@ def _verdict(table: Table, sides: list[dict[str, Any]]) -> tuple[str, str]:
             )
         return "deadlock", (
             f"both sides wait for each other: {inserts['why']}; {samples['why']}; widen the limiter's band, or lower "
-            f"min_size_to_sample"
+            f"min_size_to_sample{'' if 'needs_samples' in inserts else ', or raise max_bytes'}"
         )
     (side,) = sides
+    if side["side"] == "insert" and "needs_samples" not in side:
+        return "inserts_wait", side["why"]
     if side["side"] == "insert":
         needed = _count(side["needs_samples"], "sample")
         return "inserts_wait", f"{needed} would set the first one free: is a learner running?"

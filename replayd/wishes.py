@@ -54,6 +54,7 @@ def _target(copy: Copy, tables: Mapping[str, Table], chunks: ChunkStore, templat
     if target is None:
         raise UnknownTable(f"there is no table {copy.to!r}", table=copy.to, tables=list(tables))
     PENDING_INSERTS.check(target.pending_items + len(copy))
+    target.capacity.check_windows(target.name, copy.chunk, copy.chunks)
     if target.signature is not None:
         pairs = np.stack((chunks.schema[copy.chunk].astype(np.int64), copy.template), axis=1)
         for schema, template in np.unique(pairs, axis=0).tolist():

@@ -25,6 +25,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "arena",
         "blocked",
         "board",
+        "capacity",
         "chunks",
         "draws",
         "durability",

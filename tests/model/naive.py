@@ -27,7 +27,42 @@ class NaiveSample:
     """Drawn for it before items were too few for the rest."""
 
 
-@dataclass
+class NaiveServer:
+    """The limit of all tables together."""
+
+    def __init__(self, tables: list[NaiveTable], item_bytes: int, max_bytes: int | None) -> None:
+        self.tables = tables
+        self.item_bytes = item_bytes
+        self.max_bytes = max_bytes
+        self.stirred: list[NaiveTable] = []
+        for table in tables:
+            table.server = self
+
+    def held(self, *more: NaiveItem) -> int:
+        """What all items hold, and these besides."""
+        items = [*more, *(item for table in self.tables for item in table.items)]
+        return sum(map(len, {p for item in items for p in item.window[0]})) + self.item_bytes * len(items)
+
+    def make_room(self) -> None:
+        while self.max_bytes is not None and self.held() > self.max_bytes:
+            givers = [table for table in self.tables if table.when_full == "evict" and table.items]
+            if not givers:
+                return
+            # `max` takes the first of equal ones.
+            giver = max(givers, key=lambda table: table.held())
+            giver.remove(giver.choose(giver.remover))
+            if giver not in self.stirred:
+                self.stirred.append(giver)
+
+    def take_stirred(self) -> list[NaiveTable]:
+        """Those from which items were taken, and those where one that waits has room now."""
+        stirred, self.stirred = self.stirred, []
+        if self.max_bytes is not None:
+            stirred += [table for table in self.tables if table not in stirred and table.next_may_enter()]
+        return stirred
+
+
+@dataclass(eq=False)
 class NaiveTable:
     """Fifo, Lifo, MinHeap or MaxHeap as sampler and as remover; the general rate limiter."""
 
@@ -45,6 +80,9 @@ class NaiveTable:
     deletes: int = 0
     clock: int = 0
     paused: tuple[str, ...] = ()
+    max_bytes: int | None = None
+    when_full: str = "evict"
+    server: NaiveServer = field(default_factory=lambda: NaiveServer([], 0, None))
     pending_inserts: deque[tuple[int, NaiveItem]] = field(default_factory=deque)
     pending_samples: deque[NaiveSample] = field(default_factory=deque)
 
@@ -76,13 +114,17 @@ class NaiveTable:
         moved = True
         while moved:
             moved = False
-            while self.pending_inserts and self.can_insert() and "insert" not in self.paused:
-                ticket, item = self.pending_inserts.popleft()
-                self.insert(item)
-                applied.append(ticket)
+            while self.next_may_enter():
+                # Of one message as many as may enter together; then the excess leaves.
+                message = self.pending_inserts[0][0]
+                while self.next_may_enter() and self.pending_inserts[0][0] == message:
+                    ticket, item = self.pending_inserts.popleft()
+                    self.insert(item)
+                    applied.append(ticket)
+                self.make_room()
                 moved = True
-                # One message, then whoever waits for it.
-                if self.pending_samples and self.pending_inserts and self.pending_inserts[0][0] != ticket:
+                # Then whoever waits for it.
+                if self.pending_samples:
                     break
             while self.pending_samples and "sample" not in self.paused and self.head_may_pass():
                 request = self.pending_samples[0]
@@ -108,8 +150,41 @@ class NaiveTable:
         item.touched = self.clock
         self.items.append(item)
         self.inserts += 1
-        if len(self.items) > self.max_size:
+
+    def make_room(self) -> None:
+        while len(self.items) > self.max_size:
             self.remove(self.choose(self.remover))
+        while self.when_full == "evict" and self.max_bytes is not None and self.held() > self.max_bytes:
+            self.remove(self.choose(self.remover))
+        self.server.make_room()
+
+    def held(self, *more: NaiveItem) -> int:
+        """What its items hold, and these besides: each chunk once."""
+        items = [*more, *self.items]
+        return sum(map(len, {p for item in items for p in item.window[0]})) + self.server.item_bytes * len(items)
+
+    def full_by(self, *items: NaiveItem) -> str | None:
+        """Whose limit these do not fit into beside what is there."""
+        for limit, held, whose in (
+            (self.max_bytes, self.held, "max_bytes"),
+            (self.server.max_bytes, self.server.held, "server_max_bytes"),
+        ):
+            if limit is not None and held(*items) > limit:
+                return whose
+        return None
+
+    def refusal(self, items: list[NaiveItem]) -> str | None:
+        """The error code with which a message with these items is refused, None: it is not."""
+        limits = [limit for limit in (self.max_bytes, self.server.max_bytes) if limit is not None]
+        sizes = [sum(map(len, item.window[0])) + self.server.item_bytes for item in items]
+        if items and limits and max(sizes) > min(limits):
+            return "limit_exceeded"
+        return "table_full" if items and self.when_full == "reject" and self.full_by(*items) else None
+
+    def next_may_enter(self) -> bool:
+        if not self.pending_inserts or "insert" in self.paused or not self.can_insert():
+            return False
+        return self.when_full == "evict" or self.full_by(self.pending_inserts[0][1]) is None
 
     def grant(self, n: int) -> int:
         """How many of n draws could be had now."""
@@ -143,8 +218,7 @@ class NaiveTable:
         for item in list(self.items):
             if max_times_sampled and item.times_sampled >= max_times_sampled:
                 self.remove(item)
-        while len(self.items) > max_size:
-            self.remove(self.choose(self.remover))
+        self.make_room()
 
     def peek(self, order: str, n: int) -> list[NaiveItem]:
         by = {"highest": lambda item: -item.priority, "lowest": lambda item: item.priority}

@@ -7,11 +7,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replayd import rate_limiters, selectors
+from replayd import capacity, intake, rate_limiters, selectors
 from replayd.columns import Column, Schema, Template
 from replayd.messages import (
     BLOB_RECORD,
@@ -34,13 +35,17 @@ from replayd.messages import (
 )
 from replayd.service import Service
 from replayd.table import Table
-from tests.model.naive import NaiveItem, NaiveSample, NaiveTable
+from tests.model.naive import NaiveItem, NaiveSample, NaiveServer, NaiveTable
 from tests.unit.writer import payloads_of
 
 SCHEMA = Schema(b"schema", (Column(("x",), "uint8", ()),))
 IDENTITY = Template(b"")
 KINDS = ("Fifo", "Lifo", "MinHeap", "MaxHeap")
 LEASE_S = 50.0
+ITEM_BYTES = 2
+"""So little in these tests that payloads, of 3 to 9 bytes, decide who fits."""
+max_bytes = st.none() | st.integers(12, 60)
+when_full = st.sampled_from(["evict", "block", "reject"])
 priorities = st.sampled_from([0.0, 0.5, 1.0, 1.0, 2.0, 7.0])
 
 tables = st.builds(
@@ -53,6 +58,8 @@ tables = st.builds(
     min_size=st.integers(1, 5),
     min_diff=st.sampled_from([-3.0, 0.0, 1.0]),
     max_diff=st.sampled_from([4.0, 6.5, 1e9]),
+    max_bytes=max_bytes,
+    when_full=when_full,
 )
 
 # Where draws are often kept for a request: items expire soon, and few may be missing.
@@ -85,9 +92,13 @@ class Streams:
 
 
 class ServiceMachine(RuleBasedStateMachine):
-    @initialize(naive=st.tuples(tables, tables | expiring_tables))
-    def start(self, naive: tuple[NaiveTable, NaiveTable]) -> None:
+    @initialize(naive=st.tuples(tables, tables | expiring_tables), server_bytes=st.none() | st.integers(30, 90))
+    def start(self, naive: tuple[NaiveTable, NaiveTable], server_bytes: int | None) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(capacity, "ITEM_BYTES", ITEM_BYTES)
+        self.patch.setattr(intake, "ITEM_BYTES", ITEM_BYTES)
         self.naive = dict(zip(["a", "b"], naive, strict=True))
+        self.naive_server = NaiveServer(list(naive), ITEM_BYTES, server_bytes)
         self.service = Service(
             [
                 Table(
@@ -97,6 +108,8 @@ class ServiceMachine(RuleBasedStateMachine):
                     n.max_size,
                     rate_limiters.RateLimiter(n.spi, n.min_size, n.min_diff, n.max_diff),
                     n.max_times_sampled,
+                    max_bytes=n.max_bytes,
+                    when_full=n.when_full,
                 )
                 for name, n in self.naive.items()
             ],
@@ -105,6 +118,7 @@ class ServiceMachine(RuleBasedStateMachine):
             seed=1,
             started_at=0.0,
             lease_s=LEASE_S,
+            max_bytes=server_bytes,
         )
         self.now = 0.0
         self.request_id = 0
@@ -116,12 +130,16 @@ class ServiceMachine(RuleBasedStateMachine):
         """Ticket → resends that came while it was parked; each is answered too."""
         self.serial = 0
 
+    def teardown(self) -> None:
+        if hasattr(self, "patch"):
+            self.patch.undo()
+
     # --- rules ------------------------------------------------------------------------------------------------------
 
     @rule(data=st.data(), which=st.integers(0, 1), new=st.integers(0, 3), skip=st.sampled_from([0, 0, 0, 2]))
     def insert(self, data: st.DataObject, which: int, new: int, skip: int) -> None:
         stream = self.streams[which]
-        first = stream.next_chunk + skip
+        first, before = stream.next_chunk + skip, (stream.next_chunk, dict(stream.payloads))
         rows = data.draw(st.lists(st.integers(1, 3), min_size=new, max_size=new))
         for i, count in enumerate(rows):
             self.serial += 1
@@ -141,13 +159,24 @@ class ServiceMachine(RuleBasedStateMachine):
             items=self._items(items, names) if items else None,
             nbytes=10,
         )
-        self.waiting[request.id] = len(items)
         first_key = self.next_key
-        for (window, priority), name in zip(items, names, strict=True):
-            payloads = tuple(stream.payloads[number] for number in window[0])
-            item = NaiveItem(self.next_key, priority, (payloads, window[1], window[2]), 0)
+        made = [
+            NaiveItem(first_key + n, priority, (tuple(map(stream.payloads.__getitem__, window[0])), *window[1:]), 0)
+            for n, (window, priority) in enumerate(items)
+        ]
+        mine = {name: [item for item, to in zip(made, names, strict=True) if to == name] for name in sorted(set(names))}
+        refusals = [code for name, few in mine.items() if (code := self.naive[name].refusal(few))]
+        if refusals:
+            error = self.service.handle("writer", "insert", request, self.now)
+            assert error is not None
+            assert error.code == refusals[0]
+            assert len(self.service.drain()) == 1
+            stream.next_chunk, stream.payloads = before
+            return
+        self.waiting[request.id] = len(items)
+        self.next_key += len(items)
+        for item, name in zip(made, names, strict=True):
             self.naive[name].pending_inserts.append((request.id, item))
-            self.next_key += 1
         stream.seq += 1
         stream.keep_from = keep_from
         stream.payloads = {n: p for n, p in stream.payloads.items() if n >= keep_from}
@@ -226,14 +255,23 @@ class ServiceMachine(RuleBasedStateMachine):
         max_times_sampled=st.integers(0, 3),
         max_diff=st.sampled_from([4.0, 6.5, None]),
         paused=st.sampled_from([[], [], ["insert"], ["sample"], ["insert", "sample"]]),
+        limit=st.tuples(max_bytes, when_full),
     )
     def change_settings(
-        self, name: str, max_size: int, max_times_sampled: int, max_diff: float | None, paused: list[str]
+        self,
+        name: str,
+        max_size: int,
+        max_times_sampled: int,
+        max_diff: float | None,
+        paused: list[str],
+        limit: tuple[int | None, str],
     ) -> None:
         changes = {
             "max_size": max_size,
             "max_times_sampled": max_times_sampled,
             "max_diff": max_diff,
+            "max_bytes": limit[0],
+            "when_full": limit[1],
             "paused_inserts": "insert" in paused,
             "paused_samples": "sample" in paused,
         }
@@ -243,6 +281,7 @@ class ServiceMachine(RuleBasedStateMachine):
         assert {key: reply.fields["after"][key] for key in changes} == changes
         naive = self.naive[name]
         naive.max_diff, naive.paused = 1e9 if max_diff is None else max_diff, tuple(paused)
+        naive.max_bytes, naive.when_full = limit
         naive.resize(max_size, max_times_sampled)
         self._compare(others, self._pump([name]))
 
@@ -324,11 +363,17 @@ class ServiceMachine(RuleBasedStateMachine):
             assert table.items.times_sampled[live].tolist() == [item.times_sampled for item in naive.items]
             counted = (table.limiter.inserts, table.limiter.samples, table.limiter.deletes)
             assert counted == (naive.inserts, naive.samples, naive.deletes)
+            assert table.capacity.nbytes == naive.held()
+        assert self.service.capacity.nbytes == self.naive_server.held()
 
     def _what_it_needs_sets_it_free(self, naive: NaiveTable, side: dict[str, Any]) -> None:
         """So many requests of the other side, and no fewer, let the head pass: by the equations, nothing else
         happening.
         """
+        if side["side"] == "insert" and naive.can_insert():
+            (_, head), *_ = naive.pending_inserts
+            assert side["blocked_by"] == ("paused" if "insert" in naive.paused else naive.full_by(head))
+            return
         if side["blocked_by"] == "paused" or (side["side"] == "sample" and naive.max_times_sampled):
             return  # With expiry it also counts how often the items can still be drawn.
         if side["side"] == "insert":
@@ -346,12 +391,15 @@ class ServiceMachine(RuleBasedStateMachine):
         """What the naive tables answer: (request id, keys drawn or None for an acknowledgement)."""
         expected: list[tuple[int, Any]] = []
         for name in dict.fromkeys(names):
-            applied, served = self.naive[name].pump()
-            for ticket in applied:
-                self.waiting[ticket] -= 1
-                if self.waiting[ticket] == 0:
-                    expected += [(ticket, None)] * (1 + self.again.pop(ticket, 0))
-            expected += served
+            todo = [self.naive[name]]
+            while todo:
+                applied, served = todo.pop(0).pump()
+                for ticket in applied:
+                    self.waiting[ticket] -= 1
+                    if self.waiting[ticket] == 0:
+                        expected += [(ticket, None)] * (1 + self.again.pop(ticket, 0))
+                expected += served
+                todo += [table for table in self.naive_server.take_stirred() if table not in todo]
         return expected
 
     def _ask(self, peer: str, op: str, request: Any, expected: list[tuple[int, Any]], order: list[str]) -> None:
