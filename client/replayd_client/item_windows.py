@@ -23,6 +23,8 @@ from replayd_client.sampled_chunks import MAX_BATCH_BYTES, Ints, SampledChunks, 
 from replayd_client.structure import Path, path_text
 from replayd_client.templates import Run, Template, rows_of
 
+PIECE_BYTES = 2048
+"""Raw windows from this size on are copied one by one from the frames in which they came to where they stay."""
 MAX_SHOWN_ROWS = 1 << 22
 """Most rows the output columns of one template may list together, which bounds what a small template expands to."""
 
@@ -103,13 +105,14 @@ class ItemWindows:
         A chunk that items share is decoded once.
         """
         shown = self.shown(index)
-        _check_size(shown, 1)
+        check_size(shown, 1)
         return tuple(output.path for output in shown), [self._rows(index, output) for output in shown]
 
-    def stack(self) -> tuple[tuple[Path, ...], list[NDArray[Any]]]:
+    def stack(self, out: Sequence[NDArray[Any]] | None = None) -> tuple[tuple[Path, ...], list[NDArray[Any]]]:
         """The paths and the arrays of all items, [B, T, *shape], or [B, *shape] where columns are squeezed.
 
-        Raises DataError that says what differs if the items are not all of one template, length and kind of columns.
+        The arrays are those of `out` if they are given, one for each output column, C-contiguous. Raises DataError that
+        says what differs if the items are not all of one template, length and kind of columns.
         """
         if not len(self.length):
             raise DataError("a batch without items cannot be stacked")
@@ -122,11 +125,13 @@ class ItemWindows:
             if len(used) > 1:
                 raise DataError(f"the items have {len(used)} different templates and cannot be stacked")
         shown = self.shown(0)
-        _check_size(shown, len(self.length))
+        check_size(shown, len(self.length))
         if self._is_identity(0):
             self.check_same_columns(shown, self._chunk + self._chunks - 1, whole=True)
         selections: dict[tuple[int, int, int], RowSelection] = {}
-        return tuple(output.path for output in shown), [self._stacked(output, selections) for output in shown]
+        places = [None] * len(shown) if out is None else out
+        arrays = [self._stacked(output, selections, place) for output, place in zip(shown, places, strict=True)]
+        return tuple(output.path for output in shown), arrays
 
     def _is_identity(self, index: int) -> bool:
         return not self._templates[self.template_of[index]]
@@ -153,19 +158,25 @@ class ItemWindows:
                 if (found != output.column) if whole else not found.is_like(output.column):
                     raise DataError(f"{path_text(output.path)}: {found} is not {output.column}")
 
-    def _stacked(self, output: ShownColumn, selections: dict[tuple[int, int, int], RowSelection]) -> NDArray[Any]:
+    def _stacked(
+        self,
+        output: ShownColumn,
+        selections: dict[tuple[int, int, int], RowSelection],
+        out: NDArray[Any] | None,
+    ) -> NDArray[Any]:
         """One output column of all items, which show the same rows of their windows."""
         if output.parts:
-            out = np.empty((len(self), *output.shape), output.column.array_dtype)
+            if out is None:
+                out = np.empty((len(self), *output.shape), output.column.array_dtype)
             for part, places in output.parts:
-                out[:, places] = self._stacked(part, selections)
+                out[:, places] = self._stacked(part, selections, None)
             return out
         key = (output.first, output.count, id(output.rows))
         selection = selections.get(key)
         if selection is None:
             selection = selections[key] = RowSelection(self.store, self.start, output)
         self.check_same_columns([output], selection.used)
-        return selection.take(output).reshape(len(self), *output.shape)
+        return selection.take(output, out).reshape(len(self), *output.shape)
 
     def _rows(self, index: int, output: ShownColumn) -> NDArray[Any]:
         """The rows of one output column of one item."""
@@ -235,19 +246,61 @@ class RowSelection:
         is_used[chunk] = True
         self.used: Ints = np.flatnonzero(is_used)
 
-    def take(self, output: ShownColumn) -> NDArray[Any]:
-        """The selected rows of a column, [B, count, *shape] or a shape of as many values."""
-        column = output.column
-        if not column.is_variable and self._store.are_plain(self.used, output.number):
-            if not column.row_bytes:
-                return np.empty((len(self._chunk), self._count, *column.shape), column.dtype)
-            if self._store.is_packed:
-                return self._take_from_body(output.number, column)
-        return self._take_decoded(output, column)
-
-    def _take_from_body(self, number: int, column: Column) -> NDArray[Any]:
-        """Raw blobs in one buffer: one fancy index over a view in which every byte begins an element."""
+    def take(self, output: ShownColumn, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """The selected rows of a column, [B, count, *shape] or a shape of as many values; into `out` if it is given,
+        which is C-contiguous."""
+        column, store = output.column, self._store
+        is_plain = not column.is_variable and store.are_plain(self.used, output.number)
         size = column.row_bytes * (self._count if self._is_contiguous else 1)
+        if is_plain and size and store.is_packed:
+            taken = self._take_from_body(output.number, column, size)
+        elif is_plain and (size >= PIECE_BYTES or not size):
+            return self._copy_pieces(output.number, column, size, self._place(column, out))
+        elif self._is_whole:
+            return self._decode_whole(output, self._place(column, out))
+        else:
+            taken = self._take_decoded(output, column)
+        if out is None:
+            return taken
+        out.reshape(-1)[:] = taken.reshape(-1)
+        return out
+
+    def _place(self, column: Column, out: NDArray[Any] | None) -> NDArray[Any]:
+        """[B, count, *shape]: where to put the rows."""
+        shape = (len(self._chunk), self._count, *column.shape)
+        return np.empty(shape, column.array_dtype) if out is None else out.reshape(shape)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether every window is exactly one chunk."""
+        return (
+            self._is_contiguous and not self._row.any() and bool((self._store.rows[self._chunk] == self._count).all())
+        )
+
+    def _copy_pieces(self, number: int, column: Column, size: int, out: NDArray[Any]) -> NDArray[Any]:
+        """Raw blobs in many buffers, of which each window, or each of its rows, is a piece."""
+        if size:
+            position = self._store.blob_start(self._chunk, number) + self._row * column.row_bytes
+            self._store.copy_pieces(position.reshape(-1), size, out.reshape(-1).view(np.uint8))
+        check_bools(out)
+        return out
+
+    def _decode_whole(self, output: ShownColumn, out: NDArray[Any]) -> NDArray[Any]:
+        """Each needed chunk decoded once, to where its first window stays, and copied from there for the others."""
+        first: dict[int, NDArray[Any]] = {}
+        for window, chunk in zip(out, self._chunk.tolist(), strict=True):
+            known = first.get(chunk)
+            if known is not None:
+                window[...] = known
+                continue
+            present = self._store.read(chunk, output.number, output.column, window)
+            if present is not None and not present.all():
+                raise _lacking(output)
+            first[chunk] = window
+        return out
+
+    def _take_from_body(self, number: int, column: Column, size: int) -> NDArray[Any]:
+        """Raw blobs in one buffer: one fancy index over a view in which every byte begins an element."""
         body = self._store.body()
         pieces = np.ndarray((len(body) - size + 1,), np.dtype((np.void, size)), body, strides=(1,))
         position = self._store.blob_start(self._chunk, number) + self._row * column.row_bytes
@@ -336,8 +389,9 @@ def _as_shown(rows: Ints) -> tuple[int, int, Ints | None]:
     return int(rows[0]), len(rows), None if (np.diff(rows) == 1).all() else rows
 
 
-def _check_size(shown: Sequence[ShownColumn], items: int) -> None:
-    """Raises DataError if the arrays of so many items would take more than MAX_BATCH_BYTES."""
+def check_size(shown: Sequence[ShownColumn], items: int) -> int:
+    """Bytes that the arrays of so many items take. Raises DataError if they are more than MAX_BATCH_BYTES."""
     total = sum(output.column.array_bytes(items * output.count) for output in shown)
     if total > MAX_BATCH_BYTES:
         raise DataError(f"the arrays of {items} items take {total} bytes, more than the limit of {MAX_BATCH_BYTES}")
+    return total

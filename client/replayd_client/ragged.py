@@ -14,10 +14,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.batch_memory import REUSED_BYTES, BatchMemory
 from replayd_client.batches import SampleBatchInfo, SampledBatch
 from replayd_client.columns import BLANKS
 from replayd_client.errors import DataError
-from replayd_client.item_windows import ItemWindows, RowSelection, ShownColumn
+from replayd_client.item_windows import ItemWindows, RowSelection, ShownColumn, check_size
 from replayd_client.sampled_chunks import MAX_BATCH_BYTES, Ints, starts_of
 from replayd_client.structure import Path, Structure, path_text
 
@@ -41,16 +42,21 @@ def check_ragged(ragged: str) -> None:
         raise DataError(f"ragged must be one of {', '.join(map(repr, get_args(Ragged)))}, got {ragged!r}")
 
 
-def joined(parts: Sequence[SampledBatch], ragged: Ragged) -> tuple[SampleBatchInfo, Any, Any]:
+def joined(
+    parts: Sequence[SampledBatch], ragged: Ragged, memory: BatchMemory | None = None
+) -> tuple[SampleBatchInfo, Any, Any]:
     """Info, data and masks of the items of one or several replies, in order, as one batch.
 
     Masks are a nest like the data's with "pad", else None: each a bool array of the leading dimensions of its leaf,
     [B, T_max], or [B] and all true where the column is squeezed. Leaves that show the same rows may share one.
+    Where all items are alike in all, large arrays are made of `memory`.
 
     Raises DataError if the items show different columns, or with "error" differ in length.
     """
-    columns = [_columns(part, ragged) for part in parts]
-    merged = columns[0] if len(columns) == 1 else _concatenated(columns, ragged)
+    merged = _stacked(parts, memory) if ragged == "error" else None
+    if merged is None:
+        columns = [_columns(part, ragged) for part in parts]
+        merged = columns[0] if len(columns) == 1 else _concatenated(columns, ragged)
     structure = Structure.from_paths([column.path for column in merged])
     info = parts[0].info
     if len(parts) > 1:
@@ -84,14 +90,33 @@ class _Column:
     mask: NDArray[np.bool_] | None = None
 
 
+def _stacked(parts: Sequence[SampledBatch], memory: BatchMemory | None) -> list[_Column] | None:
+    """The columns of items that are alike in template, length and schema, each decoded where it stays; None if they are
+    not."""
+    if not all(len(part) and _is_uniform(part.windows) for part in parts):
+        return None
+    # Found once for all that are alike.
+    shown = parts[0].windows.shown(0)
+    if any(part.windows.shown(0) is not shown for part in parts[1:]):
+        return None
+    items = sum(map(len, parts))
+    nbytes = check_size(shown, items)
+    if len(parts) == 1 and (memory is None or nbytes < REUSED_BYTES):
+        _, arrays = parts[0].windows.stack()
+    else:
+        empty = np.empty if memory is None else memory.empty
+        arrays = [empty((items, *output.shape), output.column.array_dtype) for output in shown]
+        start = 0
+        for part in parts:
+            part.windows.stack([array[start : start + len(part)] for array in arrays])
+            start += len(part)
+    return [_Column(output.path, _kind(output), array) for output, array in zip(shown, arrays, strict=True)]
+
+
 def _columns(batch: SampledBatch, ragged: Ragged) -> list[_Column]:
     windows = batch.windows
     if not len(batch):
         raise DataError("a batch without items has no columns")
-    if ragged == "error" and _is_uniform(windows):
-        paths, arrays = windows.stack()
-        outputs = zip(paths, windows.shown(0), arrays, strict=True)
-        return [_Column(path, _kind(output), array) for path, output, array in outputs]
     kinds = _Kinds(windows)
     return [kinds.column(number, ragged) for number in range(len(kinds.outputs[0]))]
 

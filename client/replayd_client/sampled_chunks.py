@@ -146,6 +146,19 @@ class SampledChunks:
             self._body = np.frombuffer(self._frames[0] if len(self._frames) == 1 else b"".join(self._frames), np.uint8)
         return self._body
 
+    def copy_pieces(self, starts: Ints, size: int, out: NDArray[np.uint8]) -> None:
+        """Copies `size` bytes from each of these places of the joined body, one behind the other, into `out`.
+
+        None of them may span two frames, as none does that lies in one chunk. 0.6 µs a piece besides its bytes. The
+        interpreter's lock is held: to get it back from a busy thread after each piece would take milliseconds.
+        """
+        frame = np.searchsorted(self._frame_end, starts, side="right")
+        place = starts - np.concatenate(([0], self._frame_end))[frame]
+        frames, target, low = self._frames, out.data, 0
+        for number, start in zip(frame.tolist(), place.tolist(), strict=True):
+            target[low : low + size] = frames[number][start : start + size]
+            low += size
+
     def read(self, chunk: int, number: int, column: Column, out: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Decodes all rows of a chunk's column into `out`, [rows, *shape].
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from replayd_client.arguments import checked_flag, checked_integer, checked_table, checked_timeout
 from replayd_client.connection import Connection
-from replayd_client.errors import DataError, DeadlineExceededError, NeverGrantableError, ReplaydError
+from replayd_client.errors import (
+    ConnectionLostError,
+    DataError,
+    DeadlineExceededError,
+    NeverGrantableError,
+    ReplaydError,
+)
 from replayd_client.messages import InfoReply, SampleReply
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import deadline_after
@@ -19,11 +26,15 @@ from replayd_client.structure import Structure, path_text
 from replayd_client.wire import encode_info, encode_sample
 
 if TYPE_CHECKING:
+    from replayd_client.batch_memory import BatchMemory
     from replayd_client.batches import SampleBatchInfo, SampledBatch
     from replayd_client.ragged import Ragged
+    from replayd_client.signatures import TableDirectory
 
 log = logging.getLogger("replayd_client")
 
+ITEMS_OF_REQUEST = 16_384
+"""Items of one sample request, all that the server's limit `samples` allows; more are asked for in several."""
 ITEMS_PER_REQUEST = 256
 """Items that the generator asks for at once: enough to spread the cost of a request."""
 GRACE_S = 2.0
@@ -70,10 +81,33 @@ class SampleBatch:
 
 
 def samples(
-    pool: ConnectionPool, table: str, count: int, timeout_ms: float | None, *, emit_timesteps: bool, unpack: bool
+    pool: ConnectionPool,
+    directory: TableDirectory,
+    table: str,
+    count: int,
+    emit_timesteps: bool,
+    unpack: bool,
+    timeout_ms: float | None,
 ) -> Iterator[Any]:
-    """Draw `count` items, no more; `timeout_ms` is the longest wait for the next one."""
-    left = count
+    """Draw `count` items, no more; `timeout_ms` is the longest wait for the next one. Raises DataError for arguments at
+    once, before the first `next`."""
+    checked_table(table)
+    count, timeout_ms = checked_integer("num_samples", count, 1), checked_timeout(timeout_ms)
+    emit_timesteps = checked_flag("emit_timesteps", emit_timesteps)
+    unpack = checked_flag("unpack_as_table_signature", unpack)
+    return _samples(pool, directory, table, count, emit_timesteps, unpack, timeout_ms)
+
+
+def _samples(
+    pool: ConnectionPool,
+    directory: TableDirectory,
+    table: str,
+    left: int,
+    emit_timesteps: bool,
+    unpack: bool,
+    timeout_ms: float | None,
+) -> Iterator[Any]:
+    unpack = unpack and directory.table(table, deadline_after(timeout_ms)).signature is not None
     while left:
         batch = draw(pool, table, min(left, ITEMS_PER_REQUEST), 1, timeout_ms)
         left -= len(batch)
@@ -93,7 +127,12 @@ def sample_batch(
     # Imported here, so that importing the package stays light.
     from replayd_client.ragged import check_ragged
 
-    check_ragged(ragged)  # Before anything is drawn.
+    # Before anything is drawn.
+    check_ragged(ragged)
+    checked_table(table)
+    n = checked_integer("n", n, 1)
+    if min_n is not None:
+        min_n = checked_integer("min_n", min_n, 1, n)
     deadline = deadline_after(timeout_ms)
     if min_n is None:
         try:
@@ -108,28 +147,41 @@ def sample_batch(
     return batch_of(parts, ragged)
 
 
-def batch_of(parts: Sequence[SampledBatch], ragged: Ragged) -> SampleBatch:
-    """The items of one or several replies as one batch."""
+def batch_of(parts: Sequence[SampledBatch], ragged: Ragged, memory: BatchMemory | None = None) -> SampleBatch:
+    """The items of one or several replies as one batch; of `memory`, if it is given, where it is large."""
     from replayd_client.ragged import joined
 
-    return SampleBatch(*joined(parts, ragged))
+    return SampleBatch(*joined(parts, ragged, memory))
 
 
-def batches_of(parts: Sequence[SampledBatch], sizes: Sequence[int], ragged: Ragged) -> Iterator[SampleBatch]:
+def batch_decoder(ragged: Ragged) -> Callable[[Sequence[SampledBatch], Sequence[int]], Iterator[SampleBatch]]:
+    """What makes batches of replies for a dataset, in memory that it uses again."""
+    # Imported here, so that importing the package stays light.
+    from replayd_client.batch_memory import BatchMemory
+    from replayd_client.ragged import check_ragged
+
+    check_ragged(ragged)
+    memory = BatchMemory()
+    return lambda parts, sizes: _batches_of(parts, sizes, ragged, memory)
+
+
+def _batches_of(
+    parts: Sequence[SampledBatch], sizes: Sequence[int], ragged: Ragged, memory: BatchMemory
+) -> Iterator[SampleBatch]:
     """The items of one or several replies, which are as many as all sizes together, as batches of these sizes."""
     from replayd_client.batches import split
 
     if len(sizes) > 1 and ragged == "error" and len(parts) == 1:
         # One decoding for all costs little more than that of one batch: 0.73 ms for 1024 items, 0.58 ms for 256.
         try:
-            whole = batch_of(parts, ragged)
+            whole = batch_of(parts, ragged, memory)
         except DataError:
             pass  # Batches of which each is in order may differ from each other.
         else:
             yield from _cut(whole, sizes)
             return
     for group in split(parts, sizes):
-        yield batch_of(group, ragged)
+        yield batch_of(group, ragged, memory)
 
 
 def _cut(batch: SampleBatch, sizes: Sequence[int]) -> Iterator[SampleBatch]:
@@ -151,17 +203,25 @@ def draw(pool: ConnectionPool, table: str, n: int, min_n: int, timeout_ms: float
 
 
 def _draw_at_least(pool: ConnectionPool, table: str, n: int, min_n: int, deadline: float | None) -> list[SampledBatch]:
-    """A server answers at the end of its longest wait with what there is; then the rest is asked for."""
-    if not 1 <= min_n <= n:
-        raise DataError(f"a batch needs 1 ≤ min_n ≤ n, got min_n {min_n} and n {n}")
-    parts = [_draw(pool, table, n, min_n, deadline)]
+    """A server answers at the end of its longest wait with what there is; then the rest is asked for. So it is of what
+    one request may not ask for: until there are `min_n` each waits, and then the next takes what there is at once."""
+    parts = [_draw(pool, table, min(n, ITEMS_OF_REQUEST), min(min_n, ITEMS_OF_REQUEST), deadline)]
     drawn = len(parts[0])
-    while drawn < min_n:
+    while drawn < min_n or (drawn < n and len(parts[-1]) == ITEMS_OF_REQUEST):
+        most = min(n - drawn, ITEMS_OF_REQUEST)
         try:
-            parts.append(_draw(pool, table, n - drawn, min_n - drawn, deadline))
+            if drawn < min_n:
+                part = _draw(pool, table, most, min(min_n - drawn, ITEMS_OF_REQUEST), deadline)
+            else:
+                part = _draw(pool, table, most, 1, time.monotonic())
         except DeadlineExceededError:
             break  # At the deadline there is what there is, as from the server.
-        drawn += len(parts[-1])
+        except ConnectionLostError:
+            if drawn < min_n:
+                raise
+            break
+        parts.append(part)
+        drawn += len(part)
     return parts
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.batch_memory import BatchMemory
 from replayd_client.batches import SampledBatch, split
 from replayd_client.client import Client
 from replayd_client.dataset import plan_of
@@ -121,8 +122,10 @@ class ReplayDataset(IterableDataset[TensorBatch]):
             max_batches,
         )
 
+        memory = BatchMemory()
+
         def decode(parts: list[SampledBatch], sizes: list[int]) -> Iterator[TensorBatch]:
-            return (tensors(group, self._ragged, pin) for group in split(parts, sizes))
+            return (tensors(group, self._ragged, pin, memory) for group in split(parts, sizes))
 
         with Client(self._address) as client:
             dataset = client._dataset(plan, decode)
@@ -133,9 +136,9 @@ class ReplayDataset(IterableDataset[TensorBatch]):
                 self._ended_by = dataset.ended_by
 
 
-def tensors(parts: list[SampledBatch], ragged: Ragged, pin: bool) -> TensorBatch:
+def tensors(parts: list[SampledBatch], ragged: Ragged, pin: bool, memory: BatchMemory) -> TensorBatch:
     """Replies as one batch of tensors."""
-    info, data, mask = joined(parts, ragged)
+    info, data, mask = joined(parts, ragged, memory)
     words = {name: getattr(info, name) for name in SampleInfo._fields}
     # Copies, since these arrays lie in the reply and cannot be written to. PyTorch can do little with uint32.
     words["table_size"] = words["table_size"].astype(np.int64)

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from replayd_client import sampled_chunks
+from replayd_client import item_windows, sampled_chunks
 from replayd_client.batches import SampledBatch
 from replayd_client.codecs import DELTA, OMITTED, SPARSE, ColumnCodec, encode_chunk
 from replayd_client.columns import Column, Schema
@@ -255,6 +256,18 @@ def test_a_stack_is_the_items_one_over_the_other_on_every_path(data: st.DataObje
         windows_of = batch.windows
         windows_of.store.is_packed = False
         results.append(windows_of.stack())
+        # However small they are, piece by piece.
+        with patch.object(item_windows, "PIECE_BYTES", 1):
+            pieces = experience.reply(windows, [template], frames).windows
+            pieces.store.is_packed = False
+            results.append(pieces.stack())
+    # Into arrays that are there already.
+    for is_packed in (True, False):
+        windows_of = experience.reply(windows, [template]).windows
+        windows_of.store.is_packed = is_packed
+        places = [np.empty_like(array) for array in results[0][1]]
+        results.append(windows_of.stack(places))
+        assert all(np.shares_memory(a, b) or not a.size for a, b in zip(results[-1][1], places, strict=True))
     for paths, arrays in results:
         assert list(paths) == list(expected[0])
         for path, array in zip(paths, arrays, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from replayd_client import batch_memory, ragged
+from replayd_client.batch_memory import BatchMemory
 from replayd_client.batches import SampledBatch
 from replayd_client.columns import Schema
 from replayd_client.errors import DataError
@@ -134,10 +137,13 @@ def test_stacking_works_where_all_lengths_are_equal_and_names_them_where_not(dat
             joined(parts, "error")
         assert len(caught.value.detail["lengths"]) > 1
         return
-    _, nest, mask = joined(parts, "error")
-    assert mask is None
-    for path, column in zip(expected[0], leaves(nest, list(expected[0])), strict=True):
-        check_array(column, np.stack([item[path] for item in expected]))
+    # Small arrays, and all of them as if they were large.
+    for least in (ragged.REUSED_BYTES, 0):
+        with patch.object(ragged, "REUSED_BYTES", least), patch.object(batch_memory, "REUSED_BYTES", least):
+            _, nest, mask = joined(parts, "error", BatchMemory())
+        assert mask is None
+        for path, column in zip(expected[0], leaves(nest, list(expected[0])), strict=True):
+            check_array(column, np.stack([item[path] for item in expected]))
 
 
 @given(st.data())
@@ -206,14 +212,14 @@ def test_parts_that_show_other_columns_or_kinds_are_refused() -> None:
         runs = ((0, 1, 1),)
         return experience.reply(window, [Template((OutputColumn((path,), squeeze, ((column, runs),)),))])
 
-    for ragged in ("error", "list", "pad"):
-        check_ragged(ragged)
+    for asked in ("error", "list", "pad"):
+        check_ragged(asked)
         with pytest.raises(DataError, match="the columns a, others b"):
-            joined([part("a", 2), part("b", 2)], ragged)  # type: ignore[arg-type]
+            joined([part("a", 2), part("b", 2)], asked)  # type: ignore[arg-type]
         with pytest.raises(DataError, match=r"a: some items show bool\[\], others float32\[\]"):
-            joined([part("a", 2), part("a", 3)], ragged)  # type: ignore[arg-type]
+            joined([part("a", 2), part("a", 3)], asked)  # type: ignore[arg-type]
         with pytest.raises(DataError, match=r"float32\[\], others float32\[\] squeezed"):
-            joined([part("a", 2), part("a", 2, True)], ragged)  # type: ignore[arg-type]
+            joined([part("a", 2), part("a", 2, True)], asked)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="'error', 'list', 'pad', got 'no'"):
         check_ragged("no")
 
