@@ -6,7 +6,9 @@ show. Pure: it is told sizes and gives a length.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+from replayd_client.arguments import checked_integer
 
 START_LENGTH: Final = 10
 """Steps of the first chunks: the incumbent's default of a constant length."""
@@ -14,6 +16,13 @@ MOST_LENGTH: Final = 256
 """Steps of a chunk at most: beyond that its cost is in its bytes, and items would wait long for it."""
 CHUNK_COST_BYTES: Final = 1024
 """What a chunk costs its writer, server and reader in time, as the bytes which they could move in it: some 10 µs."""
+
+
+def checked_chunk_length(chunk_length: Any, most: int) -> int | None:
+    """The length that was asked for, 1 to `most` steps; None for "auto". Raises DataError for another one."""
+    if isinstance(chunk_length, str) and chunk_length == "auto":
+        return None
+    return checked_integer("chunk_length, unless 'auto',", chunk_length, 1, most)
 
 
 class ChunkLength:

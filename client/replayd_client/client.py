@@ -13,18 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client import inspection
+from replayd_client.arguments import checked_flag, checked_integer, checked_table, checked_timeout
 from replayd_client.batch_rows import priorities_of, rows_of_batch, rows_of_step
 from replayd_client.bulk import BatchSenders
 from replayd_client.codecs import WriterCodec
 from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.dataset import Dataset, plan_of
-from replayd_client.errors import DataError
 from replayd_client.inspection import Checkpointed, Peeked, SetResult, Why
 from replayd_client.item_core import ItemCore
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool, endpoint_of
 from replayd_client.prefetcher import Plan
-from replayd_client.sampling import SampleBatch, batch_decoder, sample_batch, samples
+from replayd_client.sampling import SampleBatch, batches_of, sample_batch, samples
 from replayd_client.sender import deadline_after
 from replayd_client.server_info import TableInfo, table_infos
 from replayd_client.signatures import TableDirectory
@@ -136,9 +136,9 @@ class Client:
         of a call that must wait for room. `codec`: "auto" compresses each column where that pays, as its first chunks
         show; "raw" never does, which saves the trial with data that does not compress. Raises DataError.
         """
-        _check_at_least_one("max_sequence_length", max_sequence_length)
+        max_sequence_length = checked_integer("max_sequence_length", max_sequence_length, 1)
         if max_in_flight_items is not None:
-            _check_at_least_one("max_in_flight_items", max_in_flight_items)
+            max_in_flight_items = checked_integer("max_in_flight_items", max_in_flight_items, 1)
         core = self._item_core(max_sequence_length, chunk_length, codec, timeout_ms, max_in_flight_items)
         return Writer(core)
 
@@ -156,8 +156,9 @@ class Client:
         `chunk_length`, `timeout_ms`, `codec` as for `writer`. `validate_items`: compare items with signatures when they
         are created; without it the server alone does, and a later call raises its refusal. Raises DataError.
         """
-        _check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
-        core = self._item_core(num_keep_alive_refs, chunk_length, codec, timeout_ms, validate_items=validate_items)
+        keep = checked_integer("num_keep_alive_refs", num_keep_alive_refs, 1)
+        validate_items = checked_flag("validate_items", validate_items)
+        core = self._item_core(keep, chunk_length, codec, timeout_ms, validate_items=validate_items)
         return TrajectoryWriter(core)
 
     def structured_writer(
@@ -171,9 +172,10 @@ class Client:
         """A writer that makes items by itself, as the configs say (see `replayd_client.structured`).
 
         It keeps as many steps as the longest pattern reaches back; `chunk_length`, `timeout_ms`, `codec` as for
-        `writer`. Raises DataError for no configs, TypeError for something else among them.
+        `writer`. Raises DataError for no configs, ArgumentTypeError for something else among them.
         """
-        from replayd_client.structured_writer import StructuredWriter, checked_configs
+        from replayd_client.structured import checked_configs
+        from replayd_client.structured_writer import StructuredWriter
 
         configs = checked_configs(configs)
         reach = max(config.reach for config in configs)
@@ -225,8 +227,8 @@ class Client:
         did not grant the next item in time, UnknownTableError, ConnectionLostError without a server; with
         `emit_timesteps` DataError for an item whose columns differ in length, TypeError for one with squeezed columns.
         """
-        _check_at_least_one("num_samples", num_samples)
-        return self._sample(table, num_samples, emit_timesteps, unpack_as_table_signature, timeout_ms)
+        flags = (emit_timesteps, unpack_as_table_signature)
+        return samples(self._pool, self._directory, table, num_samples, *flags, timeout_ms)
 
     def sample_batch(
         self,
@@ -241,12 +243,15 @@ class Client:
 
         Waits until `min_n` are there (default: `n`, or what the table can grant at once if that is less); at the
         deadline returns what there is, and raises DeadlineExceededError if that is nothing. Raises NeverGrantableError
-        if the table can never grant `min_n` at once.
+        if the table can never grant `min_n` at once. More items than the server's limit `samples` (16384) are drawn
+        with several requests, one behind the other; "at once" is said of each of them then.
 
         `ragged`: items of different lengths raise DataError ("error"), or come as lists of arrays ("list") or padded
         with blanks beside a mask ("pad"), see SampleBatch. Items that show different columns raise DataError always.
+        Items that are refused so are drawn already: they count as sampled, here and in `dataset`.
+
+        Raises DataError for arguments, before anything is drawn; UnknownTableError, ConnectionLostError.
         """
-        _check_at_least_one("n", n)
         return sample_batch(self._pool, table, n, min_n, timeout_ms, ragged)
 
     def dataset(
@@ -275,8 +280,12 @@ class Client:
         Raises DataError for arguments; in the consumers what `sample_batch` raises, and ConnectionLostError after
         `timeout_ms` without a server.
         """
+        # Imported here, so that importing the package stays light.
+        from replayd_client.ragged import check_ragged
+
+        check_ragged(ragged)
         plan = plan_of(table, batch_size, min_batch_size, prefetch_batches, timeout_ms, max_batches)
-        return self._dataset(plan, batch_decoder(ragged))
+        return self._dataset(plan, lambda parts, sizes: batches_of(parts, sizes, ragged))
 
     # Managing.
 
@@ -301,11 +310,11 @@ class Client:
 
         Raises UnknownTableError, ConnectionLostError and, if it may have been done, DeadlineExceededError.
         """
-        return inspection.reset(self._pool, table, deadline_after(timeout_ms))
+        return inspection.reset(self._pool, checked_table(table), deadline_after(timeout_ms))
 
     def why(self, table: str, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> Why:
         """Who waits at a table for what, since when, and a verdict; `print` it. Raises UnknownTableError."""
-        return inspection.why(self._pool, table, deadline_after(timeout_ms))
+        return inspection.why(self._pool, checked_table(table), deadline_after(timeout_ms))
 
     def peek(
         self,
@@ -325,7 +334,7 @@ class Client:
         cannot be decoded, UnknownTableError, LimitExceededError.
         """
         orders = {"newest": newest, "oldest": oldest, "highest": highest, "lowest": lowest}
-        return inspection.peek(self._pool, table, keys, orders, deadline_after(timeout_ms))
+        return inspection.peek(self._pool, checked_table(table), keys, orders, deadline_after(timeout_ms))
 
     def set(self, table: str, *, timeout_ms: float | None = DEFAULT_TIMEOUT_MS, **settings: Any) -> SetResult:
         """Change settings of a live table, all or none; return the settings before and after.
@@ -351,6 +360,7 @@ class Client:
 
     def server_info(self, timeout: float | None = DEFAULT_TIMEOUT_MS / 1000) -> dict[str, TableInfo]:
         """State of all tables by name. `timeout` is in seconds, None for ever. Raises as `info` does."""
+        timeout = checked_timeout(timeout, "timeout", "seconds")
         deadline = None if timeout is None else time.monotonic() + timeout
         return table_infos(inspection.info(self._pool, deadline), self._directory.hello(deadline, refresh=True))
 
@@ -409,13 +419,6 @@ class Client:
         self._writers.add(core)
         return core
 
-    def _sample(
-        self, table: str, count: int, emit_timesteps: bool, unpack: bool, timeout_ms: float | None
-    ) -> Iterator[Any]:
-        if unpack:
-            unpack = self._directory.table(table, deadline_after(timeout_ms)).signature is not None
-        yield from samples(self._pool, table, count, timeout_ms, emit_timesteps=emit_timesteps, unpack=unpack)
-
     def _dataset(self, plan: Plan, decode: Callable[[list[SampledBatch], list[int]], Iterable[T]]) -> Dataset[T]:
         """A dataset that is closed with this client."""
         dataset = Dataset(self._pool, plan, decode)
@@ -428,11 +431,6 @@ class Client:
         self._batches.forget()
         self._writers = weakref.WeakSet()
         self._datasets = weakref.WeakSet()
-
-
-def _check_at_least_one(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise DataError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from replayd_client.errors import DataError
+import numpy as np
+
+from replayd_client.errors import ArgumentTypeError, DataError
 from replayd_client.structure import Path, Structure, path_text
 
 Kind = Literal["step_index", "steps_since_applied", "is_end_episode", "data"]
@@ -130,6 +132,7 @@ class Condition:
 
 def _integer(value: Any) -> int:
     try:
-        return operator.index(value)
+        # Bools are integers here, numpy's too: they are what columns of bools are compared with.
+        return operator.index(bool(value) if isinstance(value, np.bool_) else value)
     except TypeError:
-        raise TypeError(f"a condition compares with an integer, not {type(value).__name__}") from None
+        raise ArgumentTypeError(f"a condition compares with an integer, not {type(value).__name__}") from None

@@ -1,7 +1,8 @@
 """Every error the client raises, one class for each error code of the protocol and one for each fault of this side.
 
 ReplaydError                          .code (the wire's word, "" for an error of this side), .detail (dict)
-├── DataError            ValueError       what was handed in cannot be written
+├── DataError            ValueError       what was handed in makes no sense, or cannot be written
+│   └── ArgumentTypeError TypeError       it is of another kind than the call takes
 ├── SignatureError       ValueError       data does not fit the table's signature
 ├── UnknownTableError    ValueError       no such table; the message lists those there are
 ├── PriorityError        ValueError       NaN, infinite, negative or too large
@@ -46,7 +47,11 @@ def _rebuild(cls: type[ReplaydError], message: str, detail: dict[str, Any], code
 
 
 class DataError(ReplaydError, ValueError):
-    """A value, structure, dtype or shape that cannot be written."""
+    """An argument that makes no sense, or a value, structure, dtype or shape that cannot be written."""
+
+
+class ArgumentTypeError(DataError, TypeError):
+    """An argument of another type than the call takes; raised before anything has changed."""
 
 
 class SignatureError(ReplaydError, ValueError):

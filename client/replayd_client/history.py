@@ -5,18 +5,18 @@ A pick is a column and the numbers of its rows; no data is touched. Pure; knows 
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.arguments import checked_flag, checked_index, value_text
 from replayd_client.chunk_log import ChunkLog
 from replayd_client.columns import Column
-from replayd_client.errors import DataError
+from replayd_client.errors import ArgumentTypeError, DataError
 from replayd_client.structure import Path, path_text
 
 
@@ -40,7 +40,7 @@ class TrajectoryColumn:
 
     Made by indexing a writer's history; `TrajectoryColumn([*a, *b])` joins the cells of several picks, also of several
     columns if those are of one dtype and shape. Raises DataError for no cells, cells of several writers or kinds, a
-    missing or expired cell, and for more than one cell with `squeeze`.
+    missing or expired cell, and for more than one cell with `squeeze`; ArgumentTypeError for what is no cell.
     """
 
     __slots__ = ("_end", "_log", "_pick", "path")
@@ -57,12 +57,13 @@ class TrajectoryColumn:
         squeeze: bool = False,
         path: Path | None = None,
     ) -> None:
-        cells = list(data_references)
+        cells = _cells(data_references)
         if not cells:
             raise DataError("a column of a trajectory needs at least one cell")
         found = [cell for cell in cells if cell is not None]
         if len(found) != len(cells):
             raise DataError("a column of a trajectory may not contain None: a step lacks the column")
+        squeeze = checked_flag("squeeze", squeeze)
         if squeeze and len(found) != 1:
             raise DataError(f"{len(found)} cells cannot be squeezed, only one")
         self._log = log = found[0].log
@@ -168,7 +169,9 @@ class ColumnHistory:
     """One column over the steps of the episode, the open one included, indexed as a list is.
 
     An int gives a squeezed TrajectoryColumn, a slice or a list of ints one with an axis of steps. Only the last
-    `num_keep_alive_refs` steps are kept; a pick of an older one raises DataError, which is a ValueError.
+    `num_keep_alive_refs` steps are kept; a pick of an older one raises DataError, which is a ValueError, as does one of
+    no step. Raises IndexError for an int beyond the history, ArgumentTypeError, a TypeError too, for other indices;
+    bools are none.
     """
 
     __slots__ = ("_known", "_log", "_tails", "path")
@@ -186,16 +189,18 @@ class ColumnHistory:
         return self._log.rows - self._log.history_start
 
     def __getitem__(self, index: Any) -> TrajectoryColumn:
-        # A known pick is as good wherever its cells are kept and present.
-        try:
-            if type(index) is not slice:
-                known = self._known.get(index)
-            elif index.stop is None and index.step is None:
-                known = self._tails.get(index.start)
-            else:
-                known = self._known.get((index.start, index.stop, index.step))
-        except TypeError:
-            known = None  # A list, say.
+        # A known pick is as good wherever its cells are kept and present. What only equals an index, as -1.0 does,
+        # is none.
+        kind, known = type(index), None
+        if kind is int:
+            known = self._known.get(index)
+        elif kind is slice:
+            start, stop, step = index.start, index.stop, index.step
+            if stop is None and step is None:
+                if type(start) is int:
+                    known = self._tails.get(start)
+            elif type(start) in _PART and type(stop) in _PART and type(step) in _PART:
+                known = self._known.get((start, stop, step))
         if known is not None:
             log = self._log
             end = log.rows
@@ -246,6 +251,25 @@ class ColumnHistory:
 
 
 _new = object.__new__
+_PART = (int, NoneType)
+"""Of a slice."""
+
+
+def _cells(references: Any) -> list[CellReference | None]:
+    """The references that a column is made of. Raises ArgumentTypeError for what is none."""
+    if isinstance(references, str | bytes | Mapping) or not isinstance(references, Iterable):
+        raise ArgumentTypeError(
+            f"a column of a trajectory is made of references to cells, not {value_text(references)}"
+        )
+    cells = list(references)
+    for cell in cells:
+        if cell is not None and not isinstance(cell, CellReference):
+            is_pick = isinstance(cell, TrajectoryColumn | ColumnHistory)
+            hint = "; picks are joined by TrajectoryColumn([*one, *another])" if is_pick else ""
+            raise ArgumentTypeError(
+                f"a column of a trajectory is made of references to cells, not {type(cell).__name__}{hint}"
+            )
+    return cells
 
 
 def _check_alike(columns: Sequence[Column]) -> None:
@@ -282,15 +306,26 @@ def newest_named(log: ChunkLog, columns: Iterable[tuple[str, int]]) -> dict[str,
 def picked(rows: Sequence[int], index: Any) -> tuple[Sequence[int], bool]:
     """What `rows[index]` gives for an int, a slice or a list of ints, and whether a single one was asked for.
 
-    Raises IndexError and TypeError as lists do.
+    Raises IndexError as lists do, ArgumentTypeError, which is a TypeError, for what is no index, and DataError for a
+    slice with the step 0.
     """
     if isinstance(index, slice):
-        return rows[index], False
+        parts = [None if part is None else checked_index(part, "a history") for part in _parts_of(index)]
+        if parts[2] == 0:
+            raise DataError("a slice of a history has another step than 0")
+        return rows[slice(*parts)], False
     if isinstance(index, (list, tuple, np.ndarray)):
-        if isinstance(index, np.ndarray) and (index.ndim != 1 or index.dtype.kind not in "iu"):
-            raise TypeError(f"an array index has one axis of integers, not {index.dtype.name}{list(index.shape)}")
-        return [rows[_integer(entry)] for entry in index], False
-    return [rows[_integer(index)]], True
+        if isinstance(index, np.ndarray) and index.ndim and (index.ndim != 1 or index.dtype.kind not in "iu"):
+            raise ArgumentTypeError(
+                f"an array index has one axis of integers, not {index.dtype.name}{list(index.shape)}"
+            )
+        if not isinstance(index, np.ndarray) or index.ndim:
+            return [rows[checked_index(entry, "a history")] for entry in index], False
+    return [rows[checked_index(index, "a history")]], True
+
+
+def _parts_of(index: slice) -> tuple[Any, Any, Any]:
+    return index.start, index.stop, index.step
 
 
 def _key_from_end(index: Any, length: int) -> Any:
@@ -298,9 +333,9 @@ def _key_from_end(index: Any, length: int) -> Any:
     are longer; None for another one."""
     if type(index) is int:
         return index if index < 0 else None
-    if type(index) is not slice or any(type(part) not in (int, NoneType) for part in (index.start, index.stop)):
+    if type(index) is not slice or any(type(part) not in _PART for part in _parts_of(index)):
         return None
-    key = (index.start, index.stop, index.step)
+    key = _parts_of(index)
     # Going forward a slice begins, and going back it ends, with the oldest step unless it says another.
     oldest = index.start if index.step is None or index.step > 0 else index.stop
     is_from_end = oldest is not None and all(part is None or -length <= part < 0 for part in key[:2])
@@ -319,15 +354,6 @@ def bounds(rows: Rows) -> tuple[int, int]:
     if isinstance(rows, range):
         return (rows[0], rows[-1]) if rows.step > 0 else (rows[-1], rows[0])
     return min(rows), max(rows)
-
-
-def _integer(index: SupportsIndex) -> int:
-    try:
-        return operator.index(index)
-    except TypeError:
-        raise TypeError(
-            f"a history is indexed by an int, a slice or a list of ints, not {type(index).__name__}"
-        ) from None
 
 
 def _index_text(index: Any) -> str:

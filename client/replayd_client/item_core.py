@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
+from replayd_client.arguments import checked_flag, checked_table
+from replayd_client.chunk_length import checked_chunk_length
 from replayd_client.chunk_log import MESSAGE_ITEMS, ChunkLog
 from replayd_client.codecs import WriterCodec
-from replayd_client.errors import DataError
 from replayd_client.item_handle import ItemHandle
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
@@ -34,9 +35,7 @@ class ItemCore(WriterCore):
         max_in_flight_items: int | None,
         validate_items: bool,
     ) -> None:
-        if chunk_length != "auto" and not 1 <= chunk_length <= keep_rows:
-            raise DataError(f"chunk_length must be between 1 and the {keep_rows} steps kept, got {chunk_length}")
-        length = None if chunk_length == "auto" else chunk_length
+        length = checked_chunk_length(chunk_length, keep_rows)
         message_items = MESSAGE_ITEMS if max_in_flight_items is None else max_in_flight_items
         self.log = ChunkLog(keep_rows, length, message_items, codec)
         self._directory = directory
@@ -44,6 +43,8 @@ class ItemCore(WriterCore):
         super().__init__(pool, pacer, self.log, max_in_flight_items=max_in_flight_items, timeout_ms=timeout_ms)
 
     def create_item(self, table: str, priority: Any, window: Window) -> ItemHandle:
+        if type(table) is not str:
+            checked_table(table)
         return self.call("create_item", self.add_item, table, checked_priority(priority), window)
 
     def add_item(self, table: str, priority: float, window: Window) -> ItemHandle:
@@ -87,4 +88,5 @@ class ItemCore(WriterCore):
         finish: Callable[[], None] | None = None,
     ) -> None:
         """End the episode, with what `finish` adds to it."""
+        checked_flag("clear_buffers", clear_buffers)
         self.end_episode(finish or self.log.close_step, lambda: self.log.end_episode(clear_buffers), timeout_ms)

@@ -13,7 +13,7 @@ from replayd_client.item_dataset import INFO_DTYPES
 from replayd_client.pattern_matcher import PatternMatcher
 from replayd_client.sampling import ReplaySample, SampleInfo
 from replayd_client.structured import Config
-from replayd_client.structured_writer import checked_configs
+from replayd_client.structured import checked_configs
 
 
 class PatternDataset:

@@ -6,12 +6,12 @@ A reference step has the shape of a step; indexing one of its leaves, as one ind
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from replayd_client.errors import DataError
+from replayd_client.arguments import checked_index, value_text
+from replayd_client.errors import ArgumentTypeError, DataError
 from replayd_client.structure import Path, Structure, flatten, path_text
 
 
@@ -58,8 +58,8 @@ class PatternNode:
 class ReferenceColumn:
     """A leaf of a reference step. `x[-a]` is one cell, `x[-a:]`, `x[-a:-b]` and `x[-a:-b:s]` are several.
 
-    Unlike the incumbent's, `x[:-a]` is refused: there it means the same as `x[-a]`. Raises DataError, and TypeError for
-    an index that is neither an integer nor a slice.
+    Unlike the incumbent's, `x[:-a]` is refused: there it means the same as `x[-a]`. Raises DataError, and
+    ArgumentTypeError for an index that is neither an integer nor a slice.
     """
 
     path: Path
@@ -68,13 +68,12 @@ class ReferenceColumn:
         if isinstance(index, slice):
             if index.start is None:
                 raise DataError(f"{path_text(self.path)}: a slice in a pattern needs a start, such as [-3:]")
-            start = operator.index(index.start)
-            stop = 0 if index.stop is None else operator.index(index.stop)
-            return PatternNode(self.path, start, stop, 1 if index.step is None else operator.index(index.step))
-        try:
-            at = operator.index(index)
-        except TypeError:
-            raise TypeError(f"a pattern is indexed by an integer or a slice, not {type(index).__name__}") from None
+            start = checked_index(index.start, "a pattern")
+            stop = 0 if index.stop is None else checked_index(index.stop, "a pattern")
+            return PatternNode(
+                self.path, start, stop, 1 if index.step is None else checked_index(index.step, "a pattern")
+            )
+        at = checked_index(index, "a pattern")
         return PatternNode(self.path, at, at + 1, squeeze=True)
 
 
@@ -91,17 +90,22 @@ def create_reference_step(step_structure: Any) -> ReferenceStep:
 
 
 def pattern_from_transform(step_structure: Any, transform: Callable[[ReferenceStep], Pattern]) -> Pattern:
-    """The pattern that a function from a reference step to a nest of its cells gives."""
+    """The pattern that a function from a reference step to a nest of its cells gives. Raises ArgumentTypeError for what
+    is no function."""
+    if not callable(transform):
+        raise ArgumentTypeError(f"a transform is a function of a reference step, not {value_text(transform)}")
     return transform(create_reference_step(step_structure))
 
 
 def nodes_of(pattern: Pattern) -> list[tuple[Path, PatternNode]]:
-    """Path and node of each output column. Raises DataError for an empty pattern, TypeError for another leaf."""
+    """Path and node of each output column. Raises DataError for no cell, ArgumentTypeError for another leaf."""
     nodes = flatten(pattern)
     if not nodes:
         raise DataError("a pattern needs at least one cell")
     for path, node in nodes:
         if not isinstance(node, PatternNode):
             hint = ": index it, for example with [-1]" if isinstance(node, ReferenceColumn) else ""
-            raise TypeError(f"{path_text(path)}: a pattern is made of PatternNode, not {type(node).__name__}{hint}")
+            raise ArgumentTypeError(
+                f"{path_text(path)}: a pattern is made of PatternNode, not {type(node).__name__}{hint}"
+            )
     return nodes

@@ -9,16 +9,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import numbers
 import os
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+from replayd_client.arguments import checked_timeout
 from replayd_client.connection import CONNECT_S, WARN_AFTER_S
 from replayd_client.errors import (
-    DataError,
     DeadlineExceededError,
     ForkedClientError,
     ReplaydError,
@@ -223,9 +222,7 @@ def _gone(references: list[weakref.ref[Any]], timeout_s: float) -> bool:
 
 def deadline_after(timeout_ms: float | None) -> float | None:
     """The time (monotonic) of a deadline; None is for ever. Raises DataError for what is no number from 0 on."""
+    timeout_ms = checked_timeout(timeout_ms)
     if timeout_ms is None:
         return None
-    given: Any = timeout_ms
-    if isinstance(given, bool) or not isinstance(given, numbers.Real) or not float(given) >= 0:
-        raise DataError(f"timeout_ms must be milliseconds, at least 0, or None for ever, got {timeout_ms!r}")
-    return time.monotonic() + float(timeout_ms) / 1000
+    return time.monotonic() + timeout_ms / 1000

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from typing import Any
 
-from replayd_client.errors import DataError, PriorityError, SignatureError, UnknownTableError
+from replayd_client.arguments import checked_table, value_text
+from replayd_client.errors import ArgumentTypeError, PriorityError, SignatureError, UnknownTableError
 from replayd_client.messages import AT_MAX, PRIORITY_MAX, HelloReply, TableDescription
 from replayd_client.pool import ConnectionPool
 from replayd_client.structure import Path, path_text
@@ -53,8 +55,7 @@ class TableDirectory:
 
     def table(self, name: str, deadline: float | None) -> TableDescription:
         """Raises UnknownTableError, which lists the tables there are, after asking the server once more."""
-        if not isinstance(name, str):
-            raise TypeError(f"a table is named by a string, not {type(name).__name__}")
+        checked_table(name)
         found = self.hello(deadline).tables.get(name)
         if found is None:
             tables = self.hello(deadline, refresh=True).tables
@@ -88,16 +89,19 @@ class TableDirectory:
 def checked_priority(priority: Any) -> float:
     """The priority as a float, AT_MAX for "max".
 
-    Raises DataError for what is no number, PriorityError for one that is not between 0 and PRIORITY_MAX.
+    Raises ArgumentTypeError for what is no number, PriorityError for one that is not between 0 and PRIORITY_MAX.
     """
     if type(priority) is float and 0.0 <= priority <= PRIORITY_MAX:
         return priority
     if isinstance(priority, str) and priority == "max":
         return AT_MAX
     try:
-        value = float(priority)
+        # A text that reads as a number is none.
+        value = float("no" if isinstance(priority, str | bytes | bytearray) else priority)
     except (TypeError, ValueError):
-        raise DataError(f"a priority is a number or 'max', not {repr(priority)[:40]}") from None
+        raise ArgumentTypeError(f"a priority is a number or 'max', not {value_text(priority)}") from None
+    except OverflowError:
+        value = math.inf
     if not (0.0 <= value <= PRIORITY_MAX):
         raise PriorityError(
             f"a priority must be finite, at least 0 and at most {PRIORITY_MAX:g}, got {value!r}",

@@ -19,8 +19,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.arguments import checked_members, checked_number, checked_table, value_text
 from replayd_client.conditions import Condition, Quantity
-from replayd_client.errors import DataError
+from replayd_client.errors import ArgumentTypeError, DataError
 from replayd_client.patterns import (
     Pattern,
     PatternNode,
@@ -75,8 +76,7 @@ class TdErrorPriority:
     path: Path
 
     def __post_init__(self) -> None:
-        if not 0 <= self.max_priority_weight <= 1:
-            raise DataError(f"max_priority_weight lies between 0 and 1, got {self.max_priority_weight!r}")
+        checked_number("max_priority_weight", self.max_priority_weight, 0, 1)
 
     def of(self, errors: NDArray[Any]) -> float:
         """The priority for these TD errors, of any shape and a real dtype."""
@@ -112,24 +112,33 @@ def create_config(
 ) -> Config:
     """A config: wherever all `conditions` hold, and all cells of the pattern are there, it makes an item of `table`.
 
-    `priority` defaults to a constant 1. Raises DataError for an empty pattern, a name that is none, and a TD error in a
-    column that the pattern does not show; TypeError for leaves and conditions that are something else.
+    `pattern` is a nest of `PatternNode`. `priority` is what `constant_priority_fn` makes, of a number or "max", or what
+    `td_error` makes, of the TD errors that the item shows; None is a constant 1.0.
+
+    Raises DataError for an empty pattern, an empty name, and a TD error in a column that the pattern does not show;
+    ArgumentTypeError, a TypeError too, for a pattern, a name, conditions or a priority that are something else, a bare
+    number among them.
     """
     nodes = nodes_of(pattern)
-    if not table:
+    if not checked_table(table):
         raise DataError(f"a config needs the name of a table, got {table!r}")
-    condition: Any
-    for number, condition in enumerate(conditions):
+    found = checked_members("conditions", conditions)
+    for number, condition in enumerate(found):
         if not isinstance(condition, Condition):
             hint = ": compare it with an integer" if isinstance(condition, Quantity) else ""
-            raise TypeError(f"condition {number} is no Condition but {type(condition).__name__}{hint}")
-    priority = ConstantPriority(1.0) if priority is None else priority
+            raise ArgumentTypeError(f"condition {number} is no Condition but {type(condition).__name__}{hint}")
+    if priority is None:
+        priority = ConstantPriority(1.0)
+    elif not isinstance(priority, Priority):
+        raise ArgumentTypeError(
+            f"a priority is made by constant_priority_fn(number or 'max') or td_error(...), not {value_text(priority)}"
+        )
     if isinstance(priority, TdErrorPriority) and all(node.path != priority.path for _, node in nodes):
         raise DataError(
             f"the pattern does not show {path_text(priority.path)}, the column of the TD error; its priority would "
             "always be 0"
         )
-    return Config(table, tuple(conditions), priority, Structure(pattern), tuple(node for _, node in nodes))
+    return Config(table, tuple(found), priority, Structure(pattern), tuple(node for _, node in nodes))
 
 
 def constant_priority_fn(value: float | Literal["max"]) -> ConstantPriority:
@@ -146,16 +155,30 @@ def td_error(
     """A priority from the TD errors that an item shows; `get_field_from_step_fn` picks their column of a step.
 
     See `TdErrorPriority`. If the pattern shows the column more than once, the first one counts. Raises DataError for a
-    weight outside [0, 1], TypeError if the function gives something else than a column.
+    weight outside [0, 1], ArgumentTypeError if the function is none or gives something else than a column.
     """
+    if not callable(get_field_from_step_fn):
+        raise ArgumentTypeError(f"get_field_from_step_fn must be a function, got {value_text(get_field_from_step_fn)}")
     field = get_field_from_step_fn(create_reference_step(step_structure))
     if not isinstance(field, ReferenceColumn):
-        raise TypeError(f"the function must give one column of the step, not {type(field).__name__}")
+        raise ArgumentTypeError(f"the function must give one column of the step, not {type(field).__name__}")
     return TdErrorPriority(max_priority_weight, field.path)
 
 
+def checked_configs(configs: Sequence[Config]) -> list[Config]:
+    """The configs. Raises DataError if there are none, ArgumentTypeError that names the place of something else."""
+    found = checked_members("configs", configs)
+    if not found:
+        raise DataError("at least one config must be provided")
+    for place, config in enumerate(found):
+        if not isinstance(config, Config):
+            raise ArgumentTypeError(f"config {place} is no Config (see create_config) but {type(config).__name__}")
+    return found
+
+
 def unpack_pattern(config: Config) -> Pattern:
-    """The pattern that the config was made of."""
+    """The pattern that the config was made of. Raises ArgumentTypeError for what is no Config."""
+    (config,) = checked_configs([config])
     return config.structure.rebuild(config.nodes)
 
 
@@ -163,11 +186,11 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:
     """The signature of a table into which all these configs write: a nest of TensorSpec.
 
     `step_spec` is a nest of things with `shape` and `dtype`, as the steps. A slice of n places with a step s has
-    ⌈n / s⌉ cells; where the configs differ in that, the axis is None. Raises DataError, whose detail names what
-    differs, if there is no config, or if they have several tables, structures, dtypes or other shapes.
+    ⌈n / s⌉ cells; where the configs differ in that, the axis is None. Raises ArgumentTypeError for something else than
+    configs, and DataError, whose detail names what differs, if there is none, or if they have several tables,
+    structures, dtypes or other shapes.
     """
-    if not configs:
-        raise DataError("at least one config must be provided")
+    configs = checked_configs(configs)
     tables = sorted({config.table for config in configs})
     if len(tables) > 1:
         raise DataError(f"the configs write into several tables: {', '.join(tables)}", detail={"tables": tables})

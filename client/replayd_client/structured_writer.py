@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from replayd_client.errors import DataError, ReplaydError
+from replayd_client.arguments import checked_flag
+from replayd_client.errors import ReplaydError
 from replayd_client.item_core import ItemCore
 from replayd_client.pattern_matcher import Match, PatternMatcher
 from replayd_client.signatures import checked_priority
@@ -35,11 +36,15 @@ class StructuredWriter(WriterLife):
     def append(self, data: Any, *, partial_step: bool = False) -> None:
         """Add a step, or with `partial_step` a part of one, and make the items of the configs that match now.
 
+        The first value of a column fixes its dtype and shape. With `partial_step` the step stays open, and the next
+        append adds columns to it.
+
         Raises DataError that names the column, and nothing was added then; DeadlineExceededError when what is there
         cannot be sent in time (the message says who must act) and ConnectionLostError without a server, and the step
-        was not added. Raises SignatureError,
-        UnknownTableError and PriorityError for an item: it is left out, and the step and the other items were added.
+        was not added. Raises SignatureError, UnknownTableError and PriorityError for an item: it is left out, and the
+        step and the other items were added.
         """
+        partial_step = checked_flag("partial_step", partial_step)
         self._core.call("append", self._append, data, partial_step)
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: float | Literal["own"] | None = "own") -> None:
@@ -73,13 +78,3 @@ class StructuredWriter(WriterLife):
                 fault = fault or error
         if fault is not None:
             raise fault
-
-
-def checked_configs(configs: Sequence[Config]) -> list[Config]:
-    """The configs. Raises DataError if there are none, TypeError that names the place of something else."""
-    if not configs:
-        raise DataError("a structured writer needs at least one config")
-    for place, config in enumerate(configs):
-        if not isinstance(config, Config):
-            raise TypeError(f"config {place} is no Config (see create_config) but {type(config).__name__}")
-    return list(configs)

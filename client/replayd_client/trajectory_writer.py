@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from replayd_client.errors import DataError
+from replayd_client.arguments import checked_flag, checked_integer
 from replayd_client.history import ColumnHistory, newest_cells, newest_named
 from replayd_client.item_core import ItemCore
 from replayd_client.item_handle import ItemHandle
@@ -62,6 +62,8 @@ class TrajectoryWriter(WriterLife):
         cannot be sent in time (the message says who must act) and ConnectionLostError without a server, and the step
         was not added.
         """
+        if partial_step is not False and partial_step is not True:
+            partial_step = checked_flag("partial_step", partial_step)
         self._core.call("append", self._steps.append, data, partial_step)
         log = self._core.log
         is_known = self._steps.structure is self._history_of
@@ -75,9 +77,9 @@ class TrajectoryWriter(WriterLife):
 
         The priority "max" is the largest in the table when the item enters, 1.0 if that is empty.
 
-        Raises TypeError for a leaf that is no TrajectoryColumn, DataError for an empty trajectory or expired cells,
-        PriorityError, UnknownTableError, SignatureError; DeadlineExceededError and ConnectionLostError as `append`. The
-        item was not made then.
+        Raises ArgumentTypeError for a leaf that is no TrajectoryColumn, DataError for an empty trajectory or expired
+        cells, PriorityError, UnknownTableError, SignatureError; DeadlineExceededError and ConnectionLostError as
+        `append`. The item was not made then.
         """
         return self._core.create_item(table, priority, self._windows.of(trajectory))
 
@@ -103,14 +105,11 @@ class TrajectoryWriter(WriterLife):
         are as short as those of the column that asks for the shortest; None asks for nothing. What has been asked for
         is never taken back. Raises DataError unless 1 ≤ max_chunk_length ≤ num_keep_alive_refs.
         """
-        if num_keep_alive_refs < 1:
-            raise DataError(f"num_keep_alive_refs must be at least 1, got {num_keep_alive_refs}")
-        if max_chunk_length is not None and not 1 <= max_chunk_length <= num_keep_alive_refs:
-            raise DataError(
-                f"{path_text(path)}: max_chunk_length must be between 1 and num_keep_alive_refs, which is "
-                f"{num_keep_alive_refs}, got {max_chunk_length}"
-            )
-        self._core.configure(num_keep_alive_refs, max_chunk_length)
+        keep = checked_integer("num_keep_alive_refs", num_keep_alive_refs, 1)
+        if max_chunk_length is not None:
+            # Not so many cells are kept as the chunk would have.
+            max_chunk_length = checked_integer(f"{path_text(path)}: max_chunk_length", max_chunk_length, 1, keep)
+        self._core.configure(keep, max_chunk_length)
 
     def _known_structure(self) -> Structure:
         """The structure of all fields seen; their histories are made anew when there are more."""

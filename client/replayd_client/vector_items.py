@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.arguments import checked_flag, checked_integer, checked_table
 from replayd_client.columns import MAX_CHUNK_ROWS, Schema
 from replayd_client.errors import DataError
 from replayd_client.patterns import nodes_of
@@ -23,6 +24,10 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
+_MOST_PERIOD = (1 << 62) - 1
+"""What int64 holds when half of it is added; no episode has so many steps."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorItem:
     """Items of `table`: in each episode of each environment, the `window` rows from row 0, `period`, 2 · `period`, ….
@@ -30,8 +35,10 @@ class VectorItem:
     An item shows all columns over its window, [window, *shape]; or what `pattern` makes of it, a nest of `PatternNode`
     (see `replayd_client.structured`) relative to the window's last row, which may not reach back further. Windows never
     span episodes. Those that an episode's end would cut short are left out, or made shorter if `shorten` is set, as
-    n-step returns and recurrent networks need it. `priority` is that of every item, "max" the largest in the table when
-    it enters. Raises DataError, PriorityError.
+    n-step returns and recurrent networks need it; a `pattern`'s cannot. `priority` is that of every item, a number or
+    "max", the largest in the table when it enters. `window` is at most 2^20.
+
+    Raises DataError, ArgumentTypeError for arguments of other types, PriorityError.
     """
 
     table: str
@@ -42,10 +49,10 @@ class VectorItem:
     pattern: Any = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.window <= MAX_CHUNK_ROWS:
-            raise DataError(f"table {self.table!r}: a window has 1 to {MAX_CHUNK_ROWS} rows, not {self.window}")
-        if self.period < 1:
-            raise DataError(f"table {self.table!r}: the period is at least 1, got {self.period}")
+        where = f"table {checked_table(self.table)!r}"
+        object.__setattr__(self, "window", checked_integer(f"{where}: window", self.window, 1, MAX_CHUNK_ROWS))
+        object.__setattr__(self, "period", checked_integer(f"{where}: period", self.period, 1, _MOST_PERIOD))
+        checked_flag(f"{where}: shorten", self.shorten)
         checked_priority(self.priority)
         if self.pattern is not None:
             reach = max(node.reach for _, node in nodes_of(self.pattern))

@@ -9,9 +9,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.arguments import checked_integer, checked_members, value_text
+from replayd_client.chunk_length import checked_chunk_length
 from replayd_client.codecs import WriterCodec
 from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array, leaf_dtype
-from replayd_client.errors import DataError
+from replayd_client.errors import ArgumentTypeError, DataError
 from replayd_client.final_observations import final_values
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
@@ -52,13 +54,10 @@ class VectorWriter(WriterLife):
         codec: WriterCodec,
         timeout_ms: float | None,
     ) -> None:
-        if num_envs < 1:
-            raise DataError(f"num_envs must be at least 1, got {num_envs}")
-        if chunk_length != "auto" and not 1 <= chunk_length <= MAX_CHUNK_ROWS:
-            raise DataError(f"chunk_length must be between 1 and {MAX_CHUNK_ROWS}, got {chunk_length}")
-        length = None if chunk_length == "auto" else chunk_length
+        num_envs = checked_integer("num_envs", num_envs, 1)
+        length = checked_chunk_length(chunk_length, MAX_CHUNK_ROWS)
         self._items = _checked_items(items)
-        self._observations = [(name,) if isinstance(name, str) else tuple(name) for name in observations]
+        self._observations = _checked_observations(observations)
         self._log = VectorLog(num_envs, self._items, autoreset_mode_of(autoreset_mode), length, codec)
         self._directory = directory
         self._timeout_ms = timeout_ms
@@ -95,7 +94,10 @@ class VectorWriter(WriterLife):
         cannot be sent in time (the message says who must act) and ConnectionLostError without a server, and the step
         was not added. The first call also raises SignatureError and UnknownTableError.
         """
-        mask = np.asarray(ends)
+        try:
+            mask = np.asarray(ends)
+        except ValueError as error:
+            raise DataError(f"ends: expected bool[{self.num_envs}]: {error}") from None
         if mask.shape != (self.num_envs,) or mask.dtype != np.bool_:
             raise DataError(f"ends: expected bool[{self.num_envs}], got {mask.dtype.name}{list(mask.shape)}")
         if self._structure is None:
@@ -144,9 +146,25 @@ class VectorWriter(WriterLife):
 
 
 def _checked_items(items: Sequence[VectorItem]) -> list[VectorItem]:
-    if not items:
+    found = checked_members("items", items)
+    if not found:
         raise DataError("a vectorised writer needs at least one declaration of items")
-    for place, item in enumerate(items):
+    for place, item in enumerate(found):
         if not isinstance(item, VectorItem):
-            raise TypeError(f"declaration {place} is no VectorItem but {type(item).__name__}")
-    return list(items)
+            raise ArgumentTypeError(f"declaration {place} is no VectorItem but {type(item).__name__}")
+    return found
+
+
+def _checked_observations(observations: Sequence[str | Path]) -> list[Path]:
+    """The paths. A str is not taken for the sequence of its letters."""
+    paths: list[Path] = []
+    for name in checked_members("observations", observations):
+        if isinstance(name, str):
+            paths.append((name,))
+        elif isinstance(name, list | tuple) and name and all(type(part) in (str, int) for part in name):
+            paths.append(tuple(name))
+        else:
+            raise ArgumentTypeError(
+                f"observations are columns' names, or paths of keys and places, not {value_text(name)}"
+            )
+    return paths

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from replayd_client.chunk_log import ChunkLog
-from replayd_client.errors import DataError
+from replayd_client.errors import ArgumentTypeError, DataError
 from replayd_client.history import ColumnHistory, Pick, Rows, TrajectoryColumn, bounds, shifted
 from replayd_client.structure import Path, Structure, path_text
 from replayd_client.templates import OutputColumn, Part, Run, Template, runs_of
@@ -54,7 +54,8 @@ class Windows:
     def of(self, trajectory: Any) -> Window:
         """The window of a nest of TrajectoryColumn, from its oldest to its newest cell, as of now.
 
-        Raises TypeError for another leaf, DataError if there is none, if cells have expired or are another writer's.
+        Raises ArgumentTypeError for another leaf, DataError if there is none, if cells have expired or are another
+        writer's.
         """
         if type(trajectory) is dict:
             window = self._of_dict(trajectory)
@@ -194,7 +195,7 @@ def _runs(rows: Rows, first: int, last: int) -> tuple[Run, ...]:
 
 
 def _check_column(path: Path, leaf: Any) -> None:
-    """Raises TypeError for a leaf that is no TrajectoryColumn."""
+    """Raises ArgumentTypeError for a leaf that is no TrajectoryColumn."""
     if isinstance(leaf, TrajectoryColumn):
         return
     hint = ""
@@ -203,7 +204,7 @@ def _check_column(path: Path, leaf: Any) -> None:
             "; if a list was appended, each of its values is a column of its own: "
             "wrap lists in numpy.array to have one column"
         )
-    raise TypeError(
+    raise ArgumentTypeError(
         f"{path_text(path)}: a trajectory is made of TrajectoryColumn (index the history), "
         f"not {type(leaf).__name__}{hint}"
     )

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from replayd_client.arguments import checked_integer
 from replayd_client.errors import DataError
 from replayd_client.item_core import ItemCore
 from replayd_client.item_handle import ItemHandle
@@ -57,7 +58,8 @@ class Writer(WriterLife):
         """
         steps = self._core.log
         kept = steps.rows - steps.oldest_row
-        if not 1 <= num_timesteps <= kept:
+        num_timesteps = checked_integer("num_timesteps", num_timesteps, 1)
+        if num_timesteps > kept:
             raise DataError(
                 f"num_timesteps must be between 1 and the {kept} steps that are kept, got {num_timesteps} "
                 f"(max_sequence_length is {steps.keep_rows})"

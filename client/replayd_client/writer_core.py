@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
+from replayd_client.arguments import checked_integer
 from replayd_client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -106,11 +107,10 @@ class WriterCore:
             return self._outbox.report()
 
     def flush(self, block_until_num_items: int, timeout_ms: float | Literal["own"] | None) -> None:
-        if block_until_num_items < 0:
-            raise DataError(f"block_until_num_items must be at least 0, got {block_until_num_items}")
+        most, deadline = checked_integer("block_until_num_items", block_until_num_items, 0), self._deadline(timeout_ms)
         with self._lock:
             self._enter()
-            self._flush(block_until_num_items, self._deadline(timeout_ms))
+            self._flush(most, deadline)
 
     def wait_until(
         self,
@@ -121,6 +121,7 @@ class WriterCore:
     ) -> None:
         """Send what there is, and wait for something that its answers bring about; `check_ready` raises if they never
         will."""
+        deadline = self._deadline(timeout_ms)
         with self._lock:
             self._sender.check_process()
             if is_done():
@@ -134,7 +135,7 @@ class WriterCore:
                 self._ship()
                 return is_done()
 
-            self._wait(is_over, self._deadline(timeout_ms), what)
+            self._wait(is_over, deadline, what)
 
     def told(self, refusal: Receipt) -> None:
         """The caller knows of this refusal; no later call raises it."""
@@ -150,10 +151,11 @@ class WriterCore:
         self, finish: Callable[[], None], begin: Callable[[], None], timeout_ms: float | Literal["own"] | None
     ) -> None:
         """Let `finish` make the episode's last items, flush, and let the next one begin, unless the flush failed."""
+        deadline = self._deadline(timeout_ms)
         with self._lock:
             self._enter()
             finish()
-            self._flush(0, self._deadline(timeout_ms))
+            self._flush(0, deadline)
             begin()
 
     def close(self, timeout_ms: float | Literal["own"] | None) -> ReplaydError | None:
@@ -161,12 +163,12 @@ class WriterCore:
 
         Another thread that waits in a call gets ClosedError at once.
         """
+        deadline = self._deadline(timeout_ms)
         self._closer = threading.get_ident()
         with self._lock:
             if self._closed or not self._sender.is_ours:
                 self._closed = True
                 return None
-            deadline = self._deadline(timeout_ms)
             # Asking the server why takes time, which somebody on the way out has not.
             explain = deadline is None or deadline > time.monotonic() + EXIT_TIMEOUT_MS / 1000
             try:
@@ -339,7 +341,8 @@ class WriterCore:
 
     def _deadline(self, timeout_ms: float | Literal["own"] | None) -> float | None:
         """Of a call that was given this time; "own" is the writer's."""
-        return deadline_after(self._timeout_ms if timeout_ms == "own" else timeout_ms)
+        is_own = isinstance(timeout_ms, str) and timeout_ms == "own"
+        return deadline_after(self._timeout_ms if is_own else timeout_ms)  # type: ignore[arg-type]
 
     def _shut(self) -> None:
         self._closed = True
