@@ -24,7 +24,7 @@ from replayd_client.item_core import ItemCore
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool, endpoint_of
 from replayd_client.prefetcher import Plan
-from replayd_client.sampling import SampleBatch, batches_of, sample_batch, samples
+from replayd_client.sampling import SampleBatch, batch_decoder, sample_batch, samples
 from replayd_client.sender import deadline_after
 from replayd_client.server_info import TableInfo, table_infos
 from replayd_client.signatures import TableDirectory
@@ -280,12 +280,8 @@ class Client:
         Raises DataError for arguments; in the consumers what `sample_batch` raises, and ConnectionLostError after
         `timeout_ms` without a server.
         """
-        # Imported here, so that importing the package stays light.
-        from replayd_client.ragged import check_ragged
-
-        check_ragged(ragged)
         plan = plan_of(table, batch_size, min_batch_size, prefetch_batches, timeout_ms, max_batches)
-        return self._dataset(plan, lambda parts, sizes: batches_of(parts, sizes, ragged))
+        return self._dataset(plan, batch_decoder(ragged))
 
     # Managing.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,7 @@ from replayd_client.structure import Structure, path_text
 from replayd_client.wire import encode_info, encode_sample
 
 if TYPE_CHECKING:
+    from replayd_client.batch_memory import BatchMemory
     from replayd_client.batches import SampleBatchInfo, SampledBatch
     from replayd_client.ragged import Ragged
     from replayd_client.signatures import TableDirectory
@@ -146,28 +147,41 @@ def sample_batch(
     return batch_of(parts, ragged)
 
 
-def batch_of(parts: Sequence[SampledBatch], ragged: Ragged) -> SampleBatch:
-    """The items of one or several replies as one batch."""
+def batch_of(parts: Sequence[SampledBatch], ragged: Ragged, memory: BatchMemory | None = None) -> SampleBatch:
+    """The items of one or several replies as one batch; of `memory`, if it is given, where it is large."""
     from replayd_client.ragged import joined
 
-    return SampleBatch(*joined(parts, ragged))
+    return SampleBatch(*joined(parts, ragged, memory))
 
 
-def batches_of(parts: Sequence[SampledBatch], sizes: Sequence[int], ragged: Ragged) -> Iterator[SampleBatch]:
+def batch_decoder(ragged: Ragged) -> Callable[[Sequence[SampledBatch], Sequence[int]], Iterator[SampleBatch]]:
+    """What makes batches of replies for a dataset, in memory that it uses again."""
+    # Imported here, so that importing the package stays light.
+    from replayd_client.batch_memory import BatchMemory
+    from replayd_client.ragged import check_ragged
+
+    check_ragged(ragged)
+    memory = BatchMemory()
+    return lambda parts, sizes: _batches_of(parts, sizes, ragged, memory)
+
+
+def _batches_of(
+    parts: Sequence[SampledBatch], sizes: Sequence[int], ragged: Ragged, memory: BatchMemory
+) -> Iterator[SampleBatch]:
     """The items of one or several replies, which are as many as all sizes together, as batches of these sizes."""
     from replayd_client.batches import split
 
     if len(sizes) > 1 and ragged == "error" and len(parts) == 1:
         # One decoding for all costs little more than that of one batch: 0.73 ms for 1024 items, 0.58 ms for 256.
         try:
-            whole = batch_of(parts, ragged)
+            whole = batch_of(parts, ragged, memory)
         except DataError:
             pass  # Batches of which each is in order may differ from each other.
         else:
             yield from _cut(whole, sizes)
             return
     for group in split(parts, sizes):
-        yield batch_of(group, ragged)
+        yield batch_of(group, ragged, memory)
 
 
 def _cut(batch: SampleBatch, sizes: Sequence[int]) -> Iterator[SampleBatch]:
