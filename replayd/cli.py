@@ -16,6 +16,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,6 +129,7 @@ def serve(
     from replayd.errors import BindError, StoreError
     from replayd.heap import keep_freed_memory
     from replayd.keeper import StoreOptions
+    from replayd.reloading import Reloader
     from replayd.restoring import RestoreRules
     from replayd.server import Daemon
 
@@ -135,7 +137,8 @@ def serve(
     try:
         with warnings.catch_warnings(record=True) as doubts:
             warnings.simplefilter("always")
-            config = read_config(
+            read = partial(
+                read_config,
                 config_path,
                 environment=os.environ,
                 tables=tables,
@@ -147,6 +150,7 @@ def serve(
                 insecure_public=insecure_public,
                 data_dir=data_dir,
             )
+            config = read()
             built = build_tables(config)
     except ConfigError as error:
         fail(os.EX_CONFIG, *error.problems)
@@ -170,6 +174,7 @@ def serve(
         trimmer=keep_freed_memory(),
         store=store,
         board=board,
+        reload=Reloader(read, config) if config_path else None,
     )
     # From here on a signal means an orderly end or nothing, also before the loop runs and takes over the handlers.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

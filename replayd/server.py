@@ -14,7 +14,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -66,10 +66,12 @@ class Daemon:
         trimmer: Trimmer | None = None,
         store: StoreOptions | None = None,
         board: Board | None = None,
+        reload: Callable[[Service, float], None] | None = None,
         manager: Manager | None = None,
         fds: Mapping[str, int] | None = None,
     ) -> None:
         self._tables = tables
+        self._reload = reload
         self._board = board
         self._manager = manager
         self._fds = fds or {}
@@ -144,7 +146,7 @@ class Daemon:
         """Serve until `stop` is called or (if asked) SIGTERM or SIGINT comes; then answer those who wait.
 
         With a store, whoever asks before it is loaded is told so; at the end comes a last checkpoint, which a second
-        signal cuts short. SIGHUP, by which other daemons read their settings again, is ignored with a word in the log.
+        signal cuts short. At SIGHUP `reload` is called, if there is one.
 
         Raises StoreError and its kinds if the store cannot be loaded, LastCheckpointFailed.
         """
@@ -257,7 +259,10 @@ class Daemon:
             if self._reload_asked:
                 self._reload_asked = False
                 with self._watch.reloading():
-                    log.warning("SIGHUP is ignored: settings are read at start alone; `replayd set` changes many live")
+                    if self._reload:
+                        self._reload(self.service, now)
+                    else:
+                        log.warning("SIGHUP changes nothing: there is no file of settings; `replayd set` changes many")
             due = self._reception.end_turn(now)
             keeper_due = self._keeper.turn(now) if self._keeper else None
             self._send_replies()
@@ -316,6 +321,8 @@ class Daemon:
 
     def _send(self, peer: Peer, reply: Reply) -> None:
         assert isinstance(peer, tuple)
+        if peer == ():
+            return  # The daemon's own request, see `reloading`.
         try:
             self._router.send_multipart([*peer, *encode(reply)], zmq.NOBLOCK, copy=False)
         except zmq.Again:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import time
+from pathlib import Path
 
 import pytest
 
@@ -67,7 +69,25 @@ def test_a_hangup_is_told_and_changes_nothing(start_daemon: StartDaemon, connect
     assert "error" not in peer.ask("hello"), "it is in its loop, past the start, where a hangup is ignored in silence"
     daemon.send_signal(signal.SIGHUP)
     assert peer.insert("replay")["items"] == 1
-    assert "SIGHUP is ignored" in daemon.stop().stderr
+    assert "SIGHUP changes nothing: there is no file of settings" in daemon.stop().stderr
+
+
+def test_a_hangup_has_the_file_read_again(start_daemon: StartDaemon, connect: ConnectPeer, tmp_path: Path) -> None:
+    path = tmp_path / "replayd.toml"
+    path.write_text('[[table]]\nname = "t"\nmax_size = 5\n')
+    daemon = start_daemon("--config", str(path))
+    peer = connect(daemon)
+    assert "error" not in peer.ask("hello")
+    path.write_text('[server]\nseed = 7\n[[table]]\nname = "t"\nmax_size = 6\n')
+    daemon.send_signal(signal.SIGHUP)
+    # A request that comes after the signal may still be answered before it is taken.
+    deadline = time.monotonic() + STOP_S
+    while peer.ask("info")["tables"][0]["max_size"] != 6:
+        assert time.monotonic() < deadline
+    said = daemon.stop().stderr
+    assert "max_size 5 -> 6" in said
+    assert "server.seed is None, and 7 in what was read again: that needs a restart" in said
+    assert "INFO" in said
 
 
 def test_a_daemon_that_was_stopped_leaves_no_endpoint_file(start_daemon: StartDaemon) -> None:
