@@ -5,6 +5,7 @@ Pure.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.arguments import checked_table, value_text
 from replayd_client.cells import MAX_CELLS_BYTES
 from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array, leaf_dtype, variable_bytes
-from replayd_client.errors import DataError, PriorityError
+from replayd_client.errors import ArgumentTypeError, DataError, PriorityError
 from replayd_client.messages import AT_MAX, PRIORITY_MAX
 from replayd_client.structure import Path, flatten, path_text
 
@@ -97,21 +99,28 @@ def _schema(columns: tuple[tuple[Path, np.dtype[Any], tuple[int, ...]], ...]) ->
 
 
 def priorities_of(priorities: Mapping[str, Any], count: int) -> dict[str, NDArray[np.float64]]:
-    """Priorities [count] for each table, AT_MAX for "max". Raises DataError for other shapes, PriorityError for bad
-    values."""
-    if not isinstance(priorities, Mapping) or not priorities:
+    """Priorities [count] for each table, AT_MAX for "max". Raises DataError for other shapes and what are no numbers,
+    PriorityError for bad values."""
+    if not isinstance(priorities, Mapping):
+        raise ArgumentTypeError(f"priorities must map tables to priorities, got {value_text(priorities)}")
+    if not priorities:
         raise DataError("priorities must map at least one table to a priority")
     result = {}
     for table, value in priorities.items():
+        checked_table(table)
         if isinstance(value, str) and value == "max":
             result[table] = np.full(count, AT_MAX)
             continue
         try:
-            array = np.asarray(value, np.float64)
+            array = np.asarray(priority_numbers(table, value), np.float64)
             if array.shape != (count,):
                 array = np.broadcast_to(array, (count,))
             values = np.ascontiguousarray(array)
-        except (TypeError, ValueError):
+        except OverflowError:
+            raise PriorityError(f"table {table!r}: priorities must be at most {PRIORITY_MAX:g}") from None
+        except ValueError as error:
+            if isinstance(error, DataError):
+                raise
             raise DataError(f"table {table!r}: priorities must be a number, an array [{count}] or 'max'") from None
         good = (values >= 0) & (values <= PRIORITY_MAX)
         if not good.all():
@@ -123,3 +132,20 @@ def priorities_of(priorities: Mapping[str, Any], count: int) -> dict[str, NDArra
             )
         result[table] = values
     return result
+
+
+def priority_numbers(table: str, values: Any) -> NDArray[Any]:
+    """Numbers as an array of any shape. What numpy would make a number of, such as None or a text, is none."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise DataError(f"table {table!r}: priorities must be numbers in one array, not of uneven lengths") from None
+    if array.size and array.dtype.kind not in "biuf":
+        flat = array.ravel().tolist()
+        # Integers beyond 64 bits are numbers still.
+        wrong = next((i for i, value in enumerate(flat) if not isinstance(value, numbers.Real)), None)
+        if wrong is not None:
+            raise ArgumentTypeError(
+                f"table {table!r}: a priority must be a number, got {value_text(flat[wrong])} at position {wrong}"
+            )
+    return array

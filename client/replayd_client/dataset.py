@@ -5,12 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, Self, TypeVar
 
-from replayd_client.errors import DataError
+from replayd_client.arguments import checked_integer, checked_table, checked_timeout
 from replayd_client.interruptible import InterruptibleConnection
+from replayd_client.large_batches import LargeBatchPrefetcher
 from replayd_client.pool import ConnectionPool, zmq_context
 from replayd_client.prefetcher import DatasetEnd, Plan, Prefetcher
+from replayd_client.sampling import ITEMS_OF_REQUEST
 
 if TYPE_CHECKING:
     from replayd_client.batches import SampledBatch
@@ -40,7 +42,9 @@ class Dataset(Generic[T]):
             with pool.connection():  # Raises ClosedError if the client was closed.
                 return InterruptibleConnection(pool.address, zmq_context())
 
-        self._prefetcher = Prefetcher(plan, connect, decode)
+        # A batch that one request cannot ask for takes several.
+        kind: type[Prefetcher[T]] = LargeBatchPrefetcher if plan.batch_size > ITEMS_OF_REQUEST else Prefetcher
+        self._prefetcher = kind(plan, connect, decode)
         # The thread knows the prefetcher only, so that this is collected while it runs.
         weakref.finalize(self, self._prefetcher.stop).atexit = False
 
@@ -85,20 +89,13 @@ def plan_of(
     max_batches: int | None,
 ) -> Plan:
     """What `client.dataset` was asked for. Raises DataError for what makes no sense."""
-    _check_integer("batch_size", batch_size, 1)
+    checked_table(table)
+    batch_size = checked_integer("batch_size", batch_size, 1)
     if min_batch_size is not None:
-        _check_integer("min_batch_size", min_batch_size, 1)
-        if min_batch_size > batch_size:
-            raise DataError(f"min_batch_size {min_batch_size} is larger than batch_size {batch_size}")
-    _check_integer("prefetch_batches", prefetch_batches, 0)
+        min_batch_size = checked_integer("min_batch_size", min_batch_size, 1, batch_size)
+    prefetch_batches = checked_integer("prefetch_batches", prefetch_batches, 0)
     if max_batches is not None:
-        _check_integer("max_batches", max_batches, 1)
-    if timeout_ms is not None and not timeout_ms >= 0:
-        raise DataError(f"timeout_ms must be at least 0, or None to wait for ever, got {timeout_ms!r}")
+        max_batches = checked_integer("max_batches", max_batches, 1)
+    timeout_ms = checked_timeout(timeout_ms)
     timeout_s = None if timeout_ms is None else timeout_ms / 1000
     return Plan(table, batch_size, min_batch_size, prefetch_batches, timeout_s, max_batches)
-
-
-def _check_integer(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-        raise DataError(f"{name} must be an integer of at least {least}, got {value!r}")

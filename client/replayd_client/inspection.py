@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.arguments import checked_integer, checked_table
 from replayd_client.connection import Encoder
 from replayd_client.errors import BadRequestError, DataError, ProtocolError
 from replayd_client.messages import (
@@ -161,9 +162,7 @@ def peek(
     if keys is not None:
         return peek_keys(pool, table, keys_of(keys), deadline)
     ((order, n),) = asked.items()
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise DataError(f"{order} must be an integer of at least 1, got {n!r}")
-    return peek_first(pool, table, order, int(n), deadline)
+    return peek_first(pool, table, order, checked_integer(order, n, 1), deadline)
 
 
 def peek_keys(pool: ConnectionPool, table: str, keys: NDArray[np.uint64], deadline: float | None) -> Peeked:
@@ -206,6 +205,7 @@ def reset(pool: ConnectionPool, table: str, deadline: float | None) -> int:
 
 def change(pool: ConnectionPool, table: str, settings: Mapping[str, Any], deadline: float | None) -> SetResult:
     """Change settings, all or none. Raises DataError for one that there is not or a value that makes no sense."""
+    checked_table(table)
     changes = {name: _plain(name, value) for name, value in settings.items()}
     try:
         reply = _call(pool, "set", lambda request_id: encode_set(request_id, table, changes), deadline)
@@ -263,7 +263,7 @@ def _plain(name: str, value: Any) -> Any:
 def _pauses(sides: Sequence[str]) -> Iterator[str]:
     """The settings of these sides (none: both)."""
     for side in sides or PAUSES:
-        if side not in PAUSES:
+        if not isinstance(side, str) or side not in PAUSES:
             raise DataError(f"sides are {' and '.join(map(repr, PAUSES))}, not {side!r}")
         yield PAUSES[side]
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.arguments import checked_table
 from replayd_client.client import Client
 from replayd_client.data_spec import DataSpec
 from replayd_client.errors import ConnectionLostError, DataError, DeadlineExceededError, UnknownTableError
+from replayd_client.pool import endpoint_of
 from replayd_client.prefetcher import DatasetEnd, Plan
 from replayd_client.sampling import ReplaySample, SampleInfo
 from replayd_client.specs import TensorSpec
@@ -47,7 +49,8 @@ class ItemDataset(ABC):
     that was written. `num_workers_per_iterator` and `max_samples_per_stream` are accepted for the field's sake: there
     is one thread whatever they say, so that items come in the order in which they were drawn.
 
-    Pickles to its arguments, also while it is iterated. Raises DataError for arguments that make no sense.
+    Pickles to its arguments, also while it is iterated. Raises DataError for arguments that make no sense, and while
+    iterating what `Client.sample` raises.
     """
 
     def __init__(
@@ -62,6 +65,8 @@ class ItemDataset(ABC):
         rate_limiter_timeout_ms: int = -1,
         max_samples: int = -1,
     ) -> None:
+        endpoint_of(server_address)
+        checked_table(table)
         _check_positive("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker)
         _check_positive_or_unlimited("num_workers_per_iterator", num_workers_per_iterator)
         _check_positive_or_unlimited("max_samples_per_stream", max_samples_per_stream)

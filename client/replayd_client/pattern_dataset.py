@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from replayd_client.arguments import checked_flag, value_text
 from replayd_client.chunk_log import ChunkLog
-from replayd_client.errors import DataError
+from replayd_client.errors import ArgumentTypeError, DataError
 from replayd_client.item_dataset import INFO_DTYPES
 from replayd_client.pattern_matcher import PatternMatcher
 from replayd_client.sampling import ReplaySample, SampleInfo
-from replayd_client.structured import Config
-from replayd_client.structured import checked_configs
+from replayd_client.structured import Config, checked_configs
 
 
 class PatternDataset:
@@ -26,8 +26,8 @@ class PatternDataset:
     `is_end_of_episode(step)` tells, with one bool, whether a step is its episode's last. With
     `respect_episode_boundaries` no trajectory reaches back over an episode's end.
 
-    Each iteration begins anew. Raises DataError for no configs, for steps that do not fit, and for an
-    `is_end_of_episode` that says something else.
+    Each iteration begins anew. Raises DataError for no configs and other wrong arguments; while iterating for steps
+    that do not fit, and for an `is_end_of_episode` that says something else.
     """
 
     def __init__(
@@ -37,9 +37,13 @@ class PatternDataset:
         respect_episode_boundaries: bool,
         is_end_of_episode: Callable[[Any], Any],
     ) -> None:
+        if not isinstance(input_dataset, Iterable):
+            raise ArgumentTypeError(f"input_dataset must be an iterable of steps, got {value_text(input_dataset)}")
+        if not callable(is_end_of_episode):
+            raise ArgumentTypeError(f"is_end_of_episode must be a function, got {value_text(is_end_of_episode)}")
         self._steps = input_dataset
         self._configs = checked_configs(configs)
-        self._respect_episode_boundaries = respect_episode_boundaries
+        self._respect_episode_boundaries = checked_flag("respect_episode_boundaries", respect_episode_boundaries)
         self._is_end_of_episode = is_end_of_episode
 
     def __iter__(self) -> Iterator[Any]:

@@ -62,7 +62,7 @@ class TrajectoryWriter(WriterLife):
         cannot be sent in time (the message says who must act) and ConnectionLostError without a server, and the step
         was not added.
         """
-        if partial_step is not False and partial_step is not True:
+        if partial_step is not False:
             partial_step = checked_flag("partial_step", partial_step)
         self._core.call("append", self._steps.append, data, partial_step)
         log = self._core.log

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.batch_rows import priorities_of
+from replayd_client.arguments import checked_table
+from replayd_client.batch_rows import priorities_of, priority_numbers
 from replayd_client.connection import Encoder
 from replayd_client.errors import DataError
 from replayd_client.messages import UpdateReply
@@ -37,7 +37,7 @@ def mutate(
 ) -> MutateResult:
     """Delete items, then set priorities. Raises DataError and PriorityError before anything is sent, so a bad value
     never leaves an update of several requests half done."""
-    keys, priorities = _updates(table, updates)
+    keys, priorities = _updates(checked_table(table), updates)
     doomed = keys_of(() if deletes is None else deletes)
     if len(keys) + len(doomed) > UPDATE_KEYS:
         keys, priorities, doomed = _each_once(keys, priorities, doomed)
@@ -63,8 +63,11 @@ def keys_of(keys: Any) -> NDArray[np.uint64]:
     if isinstance(keys, list | tuple) and keys and all(type(key) is int or isinstance(key, np.integer) for key in keys):
         # One by one, since numpy makes floats of numpy's unsigned integers beside Python's.
         keys = [int(key) for key in keys]
-    array = np.asarray(keys)
-    if array.size == 0:
+    try:
+        array = np.asarray(keys)
+    except ValueError:
+        raise DataError("keys must be unsigned integers in one dimension, not of uneven lengths") from None
+    if array.size == 0 and array.ndim == 1:
         return np.zeros(0, np.uint64)
     if array.ndim != 1 or array.dtype.kind not in "iu" or (array.dtype.kind == "i" and array.min() < 0):
         raise DataError(f"keys must be unsigned integers in one dimension, got {array.dtype.name}{list(array.shape)}")
@@ -86,17 +89,8 @@ def _updates(
 
 
 def _numbers(table: str, values: Any, count: int) -> NDArray[Any]:
-    """Numbers [count], or a single one for all keys. What numpy would make a number of, such as None, is none."""
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise DataError(f"table {table!r}: priorities must be one number or [{count}], not of uneven lengths") from None
-    if array.size and array.dtype.kind not in "biuf":
-        flat = array.ravel().tolist()
-        # Integers beyond 64 bits are numbers still.
-        wrong = next((i for i, value in enumerate(flat) if not isinstance(value, numbers.Real)), None)
-        if wrong is not None:
-            raise DataError(f"table {table!r}: a priority must be a number, got {flat[wrong]!r} at position {wrong}")
+    """Numbers [count], or a single one for all keys."""
+    array = priority_numbers(table, values)
     if array.shape not in ((), (count,)):
         raise DataError(
             f"table {table!r}: there are {count} keys, so priorities must be one number or [{count}], "
