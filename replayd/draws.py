@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,15 +55,16 @@ class Pick:
         return occurrence(self.slots)
 
     def sendable(self) -> Pick:
-        """Of these items, from the first on, as many as one reply takes: to the one with which it reaches REPLY_BYTES.
+        """Of these items, from the first on, as many as one reply takes: to the one with which it reaches a limit.
 
         Not to the one before, or else large items would be drawn less often than they should.
         """
         counts = self._counts
-        if counts is not None and len(self._flat) > REFERENCES.value:
-            fit = int(np.searchsorted(np.cumsum(counts), REFERENCES.value, side="right"))
-            return self.first(max(1, fit)).sendable()
-        if len(self) <= 1 or self._nbytes <= REPLY_BYTES.value:
+        if len(self) <= 1:
+            return self
+        if counts is not None and len(self._flat) - counts[-1] >= REFERENCES.value:
+            return self.first(_reaching(counts, REFERENCES.value)).sendable()
+        if self._nbytes <= REPLY_BYTES.value:
             return self
         # Only a chunk's first appearance costs bytes.
         _, first_seen = np.unique(self._where, return_index=True)
@@ -80,7 +82,7 @@ class Pick:
     @property
     def is_full(self) -> bool:
         """Whether a reply with these items takes no further one."""
-        return self._nbytes >= REPLY_BYTES.value
+        return self._nbytes >= REPLY_BYTES.value or len(self._flat) >= REFERENCES.value
 
     def and_then(self, later: Pick) -> Pick:
         """These items and then those; their slots may have gone to others meanwhile."""
@@ -190,6 +192,18 @@ class Draws:
         return (
             self if pick is self.pick else Draws(pick, self.probabilities[: len(pick)], self.table_sizes[: len(pick)])
         )
+
+
+def within_references(items: Items, slots: Int64s) -> Int64s:
+    """Of these slots, from the first on, those of which one reply may show the items, so that no more is looked up."""
+    if items.longest * len(slots) <= REFERENCES.value:
+        return slots
+    return slots[: _reaching(items.chunks[slots], REFERENCES.value)]
+
+
+def _reaching(sizes: NDArray[Any], limit: int) -> int:
+    """How many of these from the first on, to the one with which they reach the limit; all if they do not."""
+    return int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), limit)) + 1
 
 
 def _side_by_side(

@@ -43,7 +43,11 @@ CHUNKS = Limit("chunks", 16384, "bounds the work of one message")
 ITEMS = Limit("items", 16384, "bounds the work of one message")
 BLOBS = Limit("blobs", 131072, "chunks times columns of one message")
 CHUNK_ROWS = Limit("chunk_rows", 1 << 20, "rows of one chunk and of one window; sums stay far below 2^63")
-REFERENCES = Limit("references", 1 << 20, "chunks spanned by all items of one message or reply, counted for each item")
+REFERENCES = Limit(
+    "references",
+    1 << 20,
+    "chunks spanned by all items of one message, counted for each; a reply takes no further item once it has as many",
+)
 COLUMNS = Limit("columns", 512, "columns of a schema and of a template")
 DIMENSIONS = Limit("dimensions", 16, "dimensions of one step of a column")
 STEP_BYTES = Limit("step_bytes", (1 << 31) - 33, "bytes of one step of a column: no more fits into a blosc2 chunk")

@@ -19,7 +19,7 @@ from replayd.blocked import Blocked
 from replayd.capacity import EVICT, Capacity, ServerCapacity
 from replayd.chunks import ChunkStore
 from replayd.columns import SignatureColumn, Template
-from replayd.draws import Draws, Pick
+from replayd.draws import Draws, Pick, within_references
 from replayd.histograms import SampleAges
 from replayd.hooks import Hooks, ItemsView, TableAccess
 from replayd.interned import Interned
@@ -245,6 +245,7 @@ class Table:
 
     def show(self, slots: Int64s) -> Shown:
         """Items as they are now, as many from the first on as one reply takes; nothing is counted."""
+        slots = within_references(self.items, slots)
         return Pick(self.items, self._chunks, slots).sendable().shown(self._templates)
 
     def reset(self) -> int:
@@ -377,10 +378,10 @@ class Table:
     def _drawn(self, n: int) -> Draws:
         """Up to n draws: as many as can be made before the removals they cause leave too few items. None is counted."""
         slots, probabilities = self.sampler.draw(n, self._rng, self._room.of_sampler if self._room.expires else None)
-        pick = Pick(self.items, self._chunks, slots)
+        pick = Pick(self.items, self._chunks, within_references(self.items, slots))
         # Each draw knows how often the item had been drawn with it.
         pick.rows["times_sampled"] += pick.draws_before() + 1
-        sizes = np.full(len(slots), self.size)
+        sizes, probabilities = np.full(len(pick), self.size), probabilities[: len(pick)]
         if not self._room.expires:
             return Draws(pick, probabilities, sizes)
         sizes[1:] -= np.cumsum(pick.rows["times_sampled"] == self.max_times_sampled)[:-1]

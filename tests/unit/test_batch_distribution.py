@@ -15,7 +15,7 @@ import pytest
 
 from replayd import draws, rate_limiters, selectors
 from replayd.columns import Template
-from replayd.limits import REPLY_BYTES
+from replayd.limits import REFERENCES, REPLY_BYTES
 from replayd.messages import CloseStream, Reset, Sample, Sampled, Set, Update, Why
 from replayd.selectors import Selector
 from replayd.service import Service
@@ -109,6 +109,40 @@ def test_items_have_their_chance_whatever_their_size(monkeypatch: pytest.MonkeyP
         followed += sum({a, b} == {1, 2} for a, b in pairwise(keys[:DRAWS]))
     # Both large ones are too much for one reply; a draw of one must not be taken back because the other came before.
     assert followed / (SEEDS * (DRAWS - 1)) == pytest.approx(2 / 16, abs=0.03)
+
+
+@pytest.mark.parametrize("expires", [False, True])
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=["uniform", "prioritized"])
+def test_items_have_their_chance_however_many_chunks_they_show(
+    monkeypatch: pytest.MonkeyPatch, sampler: Callable[[], Selector], expires: bool
+) -> None:
+    """Long items are drawn as often as short ones, where a reply takes but a few chunks."""
+    monkeypatch.setattr(draws, "REFERENCES", replace(REFERENCES, value=4))
+    windows = [(0, 3), (3, 3), (6, 2), (8, 1), (9, 1), (10, 1)]
+    counts, pairs = np.zeros(len(windows)), np.zeros((len(windows),) * 2)
+    for seed in range(5):
+        table = Table("t", sampler(), selectors.Fifo(), 9, rate_limiters.MinSize(1), 1000 if expires else 0)
+        s = service(table, seed=seed)
+        s.handle("peer", "insert", StreamWriter().insert([b"x"] * 11, windows), 0.0)
+        keys: list[int] = []
+        while len(keys) < 600:
+            s.handle("peer", "sample", Sample(1, "t", 8, 8, 0.0), 0.0)
+            drawn = taken(s)
+            shown = np.cumsum([windows[key - 1][1] for key in drawn])
+            assert (shown[:-1] < 4).all(), "the item that reaches the limit is the last"
+            assert len(drawn) == 8 or shown[-1] >= 4
+            keys += drawn
+        s.validate()
+        times = table.items.times_sampled[table.items.in_order()]
+        assert times.tolist() == np.bincount(keys, minlength=len(windows) + 1)[1:].tolist()
+        assert table.limiter.samples == len(keys), "what is not sent is not counted"
+        for key in keys[:600]:
+            counts[key - 1] += 1
+        for first, second in pairwise(keys[:600]):
+            pairs[first - 1, second - 1] += 1
+    # Priorities are equal. 99.9 % quantiles of chi-square with 5 and with 35 degrees of freedom.
+    assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 20.5
+    assert ((pairs - pairs.mean()) ** 2 / pairs.mean()).sum() < 66.6
 
 
 # --- what is kept for a request ---------------------------------------------------------------------------------------
