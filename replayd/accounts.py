@@ -45,6 +45,10 @@ class Accounts:
         """Samples all peers wait for."""
         return sum(account.samples for account in self._accounts.values())
 
+    def clear(self) -> None:
+        """Nobody has anything open any more."""
+        self._accounts.clear()
+
     def copy_of(self, peer: Peer) -> Account:
         """What a peer has open; changing it changes nothing here."""
         account = self._accounts.get(peer)

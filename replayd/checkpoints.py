@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 from replayd.durability import Checkpoint, Progress
 from replayd.errors import CheckpointFailed, ShuttingDown
 from replayd.handover import SavedChunks
+from replayd.journal import Journal
 from replayd.messages import Failed as FailedReply
 from replayd.messages import Int64s, Peer, Result
+from replayd.parked_samples import dump_samples
 from replayd.service import Service
 from replayd.snapshots import dump_service
 from replayd.state import arrays_of, frozen
@@ -76,10 +78,17 @@ class Checkpoints:
     """Of one service to one store. `interval_s` 0: only when somebody asks."""
 
     def __init__(
-        self, service: Service, writer: StoreWriter, interval_s: float, clock: Callable[[], float], now: float
+        self,
+        service: Service,
+        writer: StoreWriter,
+        journal: Journal,
+        interval_s: float,
+        clock: Callable[[], float],
+        now: float,
     ) -> None:
         self._service = service
         self._writer = writer
+        self._journal = journal
         self._interval_s = interval_s
         self._clock = clock
         self._due = now + interval_s if interval_s else math.inf
@@ -96,11 +105,14 @@ class Checkpoints:
             if self._stopping:
                 wanted, self._last_due = self._last_due, False
             else:
-                wanted = bool(self._service.durability.askers) or now >= self._due
+                wanted = (
+                    bool(self._service.durability.askers) or now >= self._due or self._journal.wants_checkpoint(now)
+                )
             if wanted:
                 self._begin(now)
                 return None
-            return None if self._stopping or self._due == math.inf else self._due
+            due = min(self._due, self._journal.checkpoint_due or math.inf)
+            return None if self._stopping or due == math.inf else due
         if self._running.is_known and self._hand_over(self._running):
             return now
         return None
@@ -135,6 +147,8 @@ class Checkpoints:
         running.askers += self._service.durability.take_askers()
         began = self._clock()
         state = frozen(dump_service(self._service, now), _Copies(memory))
+        state["journal"] = self._journal.freeze()
+        state["samples"] = frozen(dump_samples(self._service), np.copy) if self._journal.is_on else []
         wanted = self._service.chunks.handover.begin()
         running.held_s = self._clock() - began
         running.frozen_at = now
@@ -200,6 +214,7 @@ class Checkpoints:
             event.generation, running.frozen_at, duration_s, held_ms, event.chunks, event.nbytes, running.items
         )
         durability.last, durability.last_error = done, None
+        self._journal.checkpoint_is_durable()
         durability.checkpoints += 1
         durability.size_bytes = event.size_bytes
         log.info(
@@ -216,6 +231,7 @@ class Checkpoints:
         durability = self._service.durability
         durability.failures += 1
         durability.last_error = event.reason
+        self._journal.checkpoint_failed(event.reason)
         log.error("a checkpoint failed, the one before it stands: %s", event.reason)
         self._service.chunks.handover.end()
         self._service.chunks.forget_saved(event.slots, event.uids)

@@ -5,6 +5,7 @@ The numbers are written by whoever writes the store; nothing here is done about 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +55,10 @@ class Durability:
     last_error: str | None = None
     restored_generation: int | None = None
     running: Progress | None = None
+    replayed: int | None = None
+    """Requests of the journal that the server began with."""
+    journal: Callable[[float], dict[str, Any]] | None = None
+    """How the journal is; None without one."""
     askers: list[tuple[Peer, int]] = field(default_factory=list)
     """(peer, request id) of those who wait for a checkpoint that has not begun."""
 
@@ -83,6 +88,11 @@ class Durability:
         if self.last is not None:
             fields["durable_age_s"] = now - self.last.of
             fields["last"] = self._fields(self.last)
+        if self.replayed is not None:
+            fields["replayed_requests"] = self.replayed
+        if self.journal is not None:
+            fields["journal"] = self.journal(now)
+            fields["durable_age_s"] = fields["journal"].pop("age_s")
         if self.last_error is not None:
             fields["last_error"] = self.last_error
         if self.running is not None:

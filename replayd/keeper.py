@@ -9,17 +9,19 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from replayd.checkpoints import Checkpoints
 from replayd.errors import LastCheckpointFailed, Loading, StoreUnreadable
+from replayd.journal import Journal, JournalOptions
+from replayd.messages import Peer, Reply
 from replayd.restoring import Progress, RestoreRules, restore
 from replayd.service import Service
 from replayd.store import MAP_BYTES, Store, put_aside
 from replayd.store_format import blosc2
-from replayd.store_writer import StoreWriter
+from replayd.store_writer import Committed, StoreWriter
 
 log = logging.getLogger("replayd")
 
@@ -35,6 +37,7 @@ class StoreOptions:
     rules: RestoreRules = field(default_factory=RestoreRules)
     allow_empty: bool = False
     """Begin with an empty store where there is one that cannot be read; that one is put aside."""
+    journal: JournalOptions = field(default_factory=JournalOptions)
     map_bytes: int = MAP_BYTES
     """Of the store's map at first."""
 
@@ -53,6 +56,9 @@ class Keeper:
         self._checkpoints: Checkpoints | None = None
         self._writer: StoreWriter | None = None
         self._is_last = False
+        self._woken = threading.Event()
+        self.journal: Journal | None = None
+        """Once it is loaded, if one is kept."""
 
     # --- restoring ----------------------------------------------------------------------------------------------------
 
@@ -72,10 +78,16 @@ class Keeper:
         durability = self._service.durability
         durability.path, durability.host = str(self._options.path.resolve()), socket.gethostname()
         durability.size_bytes = store.size_bytes
-        self._writer = StoreWriter(store, blocks, self._wake)
-        self._checkpoints = Checkpoints(
-            self._service, self._writer, self._options.checkpoint_interval_s, time.monotonic, time.monotonic()
-        )
+        writer = self._writer = StoreWriter(store, blocks, self._writer_tells)
+        # A number is left out: what is recorded from now on does not go on from what there may be.
+        journal = Journal(self._options.journal, self._service, writer.post_entries, store.next_entry() + 1)
+        interval_s = self._options.checkpoint_interval_s
+        checkpoints = Checkpoints(self._service, writer, journal, interval_s, time.monotonic, time.monotonic())
+        if journal.is_on:
+            self._progress.phase = "checkpoint"
+            self._begin_journal(checkpoints)
+            self.journal = journal
+        self._checkpoints = checkpoints
 
     def begin_loading(self) -> None:
         """`load` on a thread of its own. The service must not be used until `is_loading` is over."""
@@ -147,15 +159,51 @@ class Keeper:
             log.error("%s; it is put aside in %s, and the server begins empty", error, aside)
             return Store(path, self._options.map_bytes)
 
+    def _begin_journal(self, checkpoints: Checkpoints) -> None:
+        """Write the checkpoint that it goes on from. If the disk does not take it the server begins without."""
+        while True:
+            self._woken.clear()
+            checkpoints.turn(time.monotonic())
+            if checkpoints.is_idle:
+                return
+            self._woken.wait()
+
+    def _writer_tells(self) -> None:
+        self._woken.set()
+        self._wake()
+
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def turn(self, now: float) -> float | None:
         """Once a turn of the loop; when the next one is due, None if something must happen first."""
-        return None if self._checkpoints is None else self._checkpoints.turn(now)
+        if self._checkpoints is None:
+            return None
+        assert self._writer is not None, "checkpoints have a writer"
+        journal_due = None
+        if self.journal is not None:
+            for event in self._writer.journal_events():
+                if isinstance(event, Committed):
+                    self.journal.committed(event.epoch, event.stop)
+                else:
+                    self.journal.failed(event.epoch, event.reason)
+            journal_due = self.journal.turn(now)
+        due = self._checkpoints.turn(now)
+        return min((time for time in (due, journal_due) if time is not None), default=None)
+
+    def released(self, replies: Sequence[tuple[Peer, Reply]]) -> Sequence[tuple[Peer, Reply]]:
+        """Which replies may be sent: these, and those that were held back before, but for what is not durable yet."""
+        return replies if self.journal is None else self.journal.released(replies)
+
+    @property
+    def is_behind(self) -> bool:
+        """Requests are to be left unread until the disk has caught up."""
+        return self.journal is not None and self.journal.is_behind
 
     def begin_last(self, now: float) -> None:
         """The service has stopped. Then `turn` until `is_done`."""
         assert self._checkpoints is not None, "a store is loaded before it is left"
+        if self.journal is not None:
+            self.journal.flush()
         if self._options.checkpoint_on_stop:
             self._checkpoints.stop_with_one_more(now)
             self._is_last = True
@@ -164,8 +212,9 @@ class Keeper:
 
     @property
     def is_done(self) -> bool:
-        """Whether no checkpoint is under way."""
-        return self._checkpoints is None or self._checkpoints.is_idle
+        """Whether no checkpoint is under way, and nothing on its way into the journal."""
+        is_idle = self._checkpoints is None or self._checkpoints.is_idle
+        return is_idle and (self.journal is None or self.journal.is_settled)
 
     def close(self) -> None:
         """Let go of the store. Raises LastCheckpointFailed if the last checkpoint is not on the disk."""

@@ -16,15 +16,19 @@ from typing import Any
 import numpy as np
 
 from replayd.blobs import parse_schema, parse_template
-from replayd.errors import SignatureMismatch, StoreError, StoreMismatch, StoreUnreadable
+from replayd.errors import BadRequest, SignatureMismatch, StoreError, StoreMismatch, StoreUnreadable
 from replayd.handover import SavedChunks
 from replayd.messages import Int64s
+from replayd.parked_samples import forget_peers
+from replayd.replaying import Replayed, journal_end, replay
 from replayd.service import Service
-from replayd.snapshots import Losses, described, load_service
+from replayd.settings import change_settings, settings_of
+from replayd.snapshots import Losses, begin_anew, described, load_service
 from replayd.state import State
 from replayd.store import Store
 from replayd.store_blocks import BlockMap
 from replayd.store_format import Damaged, block_contents, unpack_block
+from replayd.table import Table
 
 log = logging.getLogger("replayd")
 
@@ -77,21 +81,43 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
     progress.phase, progress.total_bytes = "index", store.blocks_bytes()
     state = store.read_index()
     _compare_tables(state, service, rules)
-    # Ages go on while no server runs.
-    away_s = max(0.0, time.time() - head.saved_at)
-    state["clock"] += away_s
-    if not head.clean:
-        state["keys"]["next"] += KEYS_SKIPPED
+    kept = state.get("journal")
+    end = journal_end(store.entries(kept["next"]), kept["next"]) if kept else None
+    # Ages go on while no server runs: what happened last happened so long ago.
+    away_s = max(0.0, time.time() - (end.wall_s if end else head.saved_at))
+    shift_s = now - away_s - (end.clock if end else state["clock"])
+    lease_s = service.streams.lease_s
+    configured: dict[str, dict[str, Any]] = {}
+    if kept is None or end is None:
+        state["samples"] = []
+    else:
+        configured = _as_saved(state, service)
     damage = _Damage()
     progress.phase = "chunks"
     chunks = _chunks(store, state, blocks, damage, progress)
     try:
         losses = load_service(
-            service, state, chunks, now, parse_schema, parse_template, reset_limiters=rules.reset_limiters
+            service,
+            state,
+            chunks,
+            state["clock"] + shift_s,
+            parse_schema,
+            parse_template,
+            reset_limiters=rules.reset_limiters and end is None,
         )
     except SignatureMismatch as mismatch:
         raise StoreMismatch(_signatures(mismatch, state, service)) from None
     _tell_damage(store, damage, losses, rules)
+    if kept is not None and end is not None:
+        progress.phase = "journal"
+        told = replay(store.entries(kept["next"]), kept["next"], service, shift_s)
+        _tell_replayed(store, told, away_s, rules)
+        forget_peers(service)
+        service.streams.lease_s = lease_s
+        _as_configured(service, configured, now, rules)
+        service.durability.replayed = told.requests
+    if not head.clean:
+        service._keys.take(KEYS_SKIPPED)
     progress.phase = "checking"
     try:
         service.validate()
@@ -110,9 +136,71 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         away_s,
         time.monotonic() - began,
     )
-    if not head.clean:
+    if not head.clean and end is None:
         log.warning("the server that wrote it did not end with a checkpoint: what was done after it is lost")
     return blocks
+
+
+def _as_saved(state: State, service: Service) -> dict[str, dict[str, Any]]:
+    """Give tables the settings with which the journal was written, so that what happened happens again.
+
+    The settings as they are configured, by table.
+    """
+    configured = {name: settings_of(table) for name, table in service.tables.items()}
+    service.streams.lease_s = state["journal"]["lease_s"]
+    if state["journal"]["version"] != service.version:
+        log.warning(
+            "the journal was written by version %s: it may not be repeated exactly", state["journal"]["version"]
+        )
+    for kept in state["tables"]:
+        table = service.tables.get(kept["name"])
+        if table is None:
+            continue
+        saved, now_is = kept["settings"], described(table)
+        for name in ("sampler", "remover", "signature"):
+            same = saved[name] == now_is[name] if name == "signature" else saved[name]["kind"] == now_is[name]["kind"]
+            if not same:
+                log.warning("table %r: with another %s the journal cannot be repeated exactly", table.name, name)
+        _change(table, {name: saved[name] for name in configured[table.name] if name in saved})
+    return configured
+
+
+def _as_configured(service: Service, configured: dict[str, dict[str, Any]], now: float, rules: RestoreRules) -> None:
+    """The configuration's settings hold again, also where they were changed live."""
+    for name, settings in configured.items():
+        table = service.tables[name]
+        _change(table, settings)
+        if rules.reset_limiters:
+            begin_anew(table)
+        service._pump(table, now)
+    service.drain()
+    service.notices.clear()
+    service.faults.clear()
+
+
+def _change(table: Table, settings: dict[str, Any]) -> None:
+    before = settings_of(table)
+    try:
+        change_settings(table, {name: value for name, value in settings.items() if before[name] != value})
+    except BadRequest as error:
+        log.warning("%s", error)
+
+
+def _tell_replayed(store: Store, told: Replayed, away_s: float, rules: RestoreRules) -> None:
+    problems = []
+    if told.damage:
+        problems.append(f"it is damaged behind {told.entries} entries ({told.damage}), and the rest is lost")
+    if told.refused:
+        problems.append(f"{told.refused} requests that had been accepted were refused now, and are lost")
+    if told.differs:
+        problems.append("the state is not exactly what it was")
+    if problems and rules.strict:
+        raise StoreUnreadable(
+            f"{store.directory}: the journal: {'; '.join(problems)}; without --strict that would be all"
+        )
+    for problem in problems:
+        log.error("the journal in %s: %s", store.directory, problem)
+    log.info("replayed %d requests of the journal, the last one of %.1f s ago", told.requests, away_s)
 
 
 def _chunks(store: Store, state: State, blocks: BlockMap, damage: _Damage, progress: Progress) -> Iterator[SavedChunks]:

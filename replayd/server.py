@@ -241,13 +241,17 @@ class Daemon:
 
     def _loop(self) -> None:
         poller = self._poller()
-        reads_pull = False
+        reads_router, reads_pull = True, False
         self._watch.tell("")
         due = self._watch.due
         while not self._stop_asked:
-            if self._pull and self.service.wants_inserts != reads_pull:
-                reads_pull = not reads_pull
-                poller.register(self._pull, zmq.POLLIN) if reads_pull else poller.unregister(self._pull)
+            is_behind = keeper is not None and keeper.is_behind
+            reads_router = _listens(poller, self._router, reads_router, not is_behind)
+            if self._pull:
+                wanted = self.service.wants_inserts and not is_behind
+                reads_pull = _listens(poller, self._pull, reads_pull, wanted)
+        keeper = self._keeper
+        self._reception.recorder = keeper.journal if keeper else None
             ready = dict(poller.poll(_wait_ms(due)))
             now = time.monotonic()
             self._watch.begin(now)
@@ -264,7 +268,7 @@ class Daemon:
                     else:
                         log.warning("SIGHUP changes nothing: there is no file of settings; `replayd set` changes many")
             due = self._reception.end_turn(now)
-            keeper_due = self._keeper.turn(now) if self._keeper else None
+            keeper_due = keeper.turn(now) if keeper else None
             self._send_replies()
             self._write_log(now)
             trim_due = self._trimmer.tick(now, self.service.chunks.bytes_in_use) if self._trimmer else None
@@ -316,7 +320,8 @@ class Daemon:
         self._reception.settle(now)
 
     def _send_replies(self) -> None:
-        for peer, reply in self.service.drain():
+        replies = self.service.drain()
+        for peer, reply in replies if self._keeper is None else self._keeper.released(replies):
             self._send(peer, reply)
 
     def _send(self, peer: Peer, reply: Reply) -> None:
@@ -391,6 +396,15 @@ class Daemon:
 
 def _first(*dues: float | None) -> float | None:
     return min((due for due in dues if due is not None), default=None)
+
+
+def _listens(poller: zmq.Poller, socket: zmq.Socket[Any], listens: bool, wanted: bool) -> bool:
+    """Begin or end to look at a socket, if that is wanted; what is the case afterwards."""
+    if wanted and not listens:
+        poller.register(socket, zmq.POLLIN)
+    elif listens and not wanted:
+        poller.unregister(socket)
+    return wanted
 
 
 def _wait_ms(due: float | None) -> int | None:

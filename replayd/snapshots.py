@@ -2,7 +2,7 @@
 
 A snapshot is taken between two requests. What it says of chunks goes with the chunks themselves, which are handed over
 apart (`handover`). A service that is loaded answers every further request as the other one would have; settings are its
-own. Parked samples are not kept: who waits asks again. Knows no disk and no clock.
+own. Parked samples are kept where a journal goes on from the snapshot (`parked_samples`). Knows no disk and no clock.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from replayd.columns import Schema, Template
 from replayd.handover import SavedChunks
 from replayd.maximum import Maximum
 from replayd.parked import dump_parked, load_parked
+from replayd.parked_samples import load_waiting, wait_again
 from replayd.room import Room
 from replayd.selectors import Selector
 from replayd.service import Service
@@ -83,12 +84,14 @@ def load_service(
     loaded = [(service.tables[kept["name"]], kept) for kept in state["tables"] if kept["name"] in service.tables]
     for table, kept in loaded:
         lost = _load_table(table, kept, service.chunks, there, tickets, later_s)
+        load_waiting(state.get("samples", ()), table, service.chunks, there)
         if lost:
             losses.items[table.name] = lost
     held = [held_templates(table) for table in service.tables.values()]
     service.templates.load(state["templates"], make_template, np.concatenate(held))
     service.streams.loaded()
     service.chunks.free_unheld()
+    wait_again(service, state.get("samples", ()), later_s)
     for table, _ in loaded:
         _check_signature(table, service)
         if reset_limiters:

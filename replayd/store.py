@@ -15,6 +15,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +25,7 @@ import numpy as np
 from lmdb.verify import VerifyError, verify
 
 from replayd.errors import StoreError, StoreInUse, StoreUnreadable
+from replayd.journal_format import ENTRIES_AT_MOST, count_of
 from replayd.state import State
 from replayd.store_format import (
     FORMAT,
@@ -54,7 +56,7 @@ FULL_BYTES = 2 * TRANSACTION_BYTES
 
 _DATABASES = ("head", "index", "blocks", "journal")
 _HEAD = b"head"
-_BLOCK_KEY = struct.Struct("=Q")
+_NUMBER = struct.Struct("=Q")
 
 Txn = Any
 """lmdb.Transaction."""
@@ -79,6 +81,8 @@ class Store:
         Raises StoreInUse if another process has it, StoreUnreadable, and StoreError for what else is in the way.
         """
         self.directory = directory
+        self.between: Callable[[], None] = lambda: None
+        """Called where a long change may be interrupted by others."""
         self._map_bytes = map_bytes
         with _as_store_error(directory):
             directory.mkdir(parents=True, exist_ok=True)
@@ -130,13 +134,37 @@ class Store:
         """Number and content of each block, in order; the content lies in the map and is valid until the next one."""
         with _as_store_error(self.directory), self._env.begin(db=self._db["blocks"], buffers=True) as txn:
             for key, value in txn.cursor():
-                yield _BLOCK_KEY.unpack(key)[0], value
+                yield _NUMBER.unpack(key)[0], value
 
     def blocks_bytes(self) -> int:
         """What the blocks take, about."""
         with _as_store_error(self.directory), self._env.begin() as txn:
             stat = txn.stat(self._db["blocks"])
         return int(stat["psize"]) * (stat["leaf_pages"] + stat["overflow_pages"])
+
+    def entries(self, first: int) -> Iterator[tuple[int, memoryview]]:
+        """The journal's values by number, from this one on; each is valid until the next one."""
+        with _as_store_error(self.directory), self._env.begin(db=self._db["journal"], buffers=True) as txn:
+            cursor = txn.cursor()
+            more = cursor.set_range(_NUMBER.pack(first))
+            while more:
+                yield _NUMBER.unpack(cursor.key())[0], cursor.value()
+                more = cursor.next()
+
+    def next_entry(self) -> int:
+        """The number behind all that the journal has, or that the index has seen."""
+        with self._env.begin(db=self._db["journal"], buffers=True) as txn:
+            cursor = txn.cursor()
+            if not cursor.last():
+                return self._next_unseen()
+            last, value = int(_NUMBER.unpack(cursor.key())[0]), cursor.value()
+            try:
+                return max(self._next_unseen(), last + count_of(value))
+            except Damaged:
+                return last + ENTRIES_AT_MOST
+
+    def _next_unseen(self) -> int:
+        return 1 if self.head is None else int(self.head.index.get("journal", {}).get("next", 1))
 
     # --- changing -----------------------------------------------------------------------------------------------------
 
@@ -147,7 +175,7 @@ class Store:
 
         def put(txn: Txn) -> None:
             for number, block in zip(numbers, blocks, strict=True):
-                txn.put(_BLOCK_KEY.pack(number), block, append=True, db=self._db["blocks"])
+                txn.put(_NUMBER.pack(number), block, append=True, db=self._db["blocks"])
 
         self._transact(put)
         return numbers
@@ -157,9 +185,32 @@ class Store:
 
         def drop(txn: Txn) -> None:
             for number in numbers:
-                txn.delete(_BLOCK_KEY.pack(number), db=self._db["blocks"])
+                txn.delete(_NUMBER.pack(number), db=self._db["blocks"])
 
         self._transact(drop)
+
+    def add_entries(self, values: Sequence[tuple[int, bytes]]) -> None:
+        """Append these values to the journal, under their numbers."""
+
+        def put(txn: Txn) -> None:
+            for number, value in values:
+                txn.put(_NUMBER.pack(number), value, append=True, db=self._db["journal"])
+
+        self._transact(put)
+
+    def drop_entries(self, before: int, at_most: int) -> bool:
+        """Remove values of the journal with smaller numbers, so many at most; whether there are more."""
+        with self._env.begin(db=self._db["journal"]) as txn:
+            keys = list(islice(txn.cursor().iternext(values=False), at_most))
+        outdated = [key for key in keys if _NUMBER.unpack(key)[0] < before]
+
+        def drop(txn: Txn) -> None:
+            for key in outdated:
+                txn.delete(key, db=self._db["journal"])
+
+        if outdated:
+            self._transact(drop)
+        return len(outdated) == at_most
 
     def write_index(self, state: State, *, saved_at: float, clean: bool) -> IndexWritten:
         """Put this state in the place of the last one. From the end of the call on it is what a start would find."""
@@ -186,6 +237,7 @@ class Store:
                 if waiting >= TRANSACTION_BYTES:
                     self._put_pieces(puts)
                     puts, waiting = [], 0
+                self.between()
         head = Head(generation, saved_at, clean, tree, entries)
         self._put_pieces(puts)
         named = {key for entry in entries for key in entry.piece_keys()}
@@ -258,7 +310,7 @@ class Store:
             }
             with self._env.begin(db=self._db["blocks"]) as txn:
                 cursor = txn.cursor()
-                self._next_block = _BLOCK_KEY.unpack(cursor.key())[0] + 1 if cursor.last() else 1
+                self._next_block = _NUMBER.unpack(cursor.key())[0] + 1 if cursor.last() else 1
         except BaseException:
             self._env.close()
             raise

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from queue import SimpleQueue
 from typing import Any
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from replayd.chunks import NO_UID
 from replayd.errors import StoreError
 from replayd.handover import SavedChunks
+from replayd.journal_format import Entries, pack
 from replayd.messages import Int64s
 from replayd.state import settled
 from replayd.store import Store
@@ -121,8 +123,29 @@ class Failed:
     uids: Int64s
 
 
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Entries of the journal before `stop` are on the disk."""
+
+    epoch: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotCommitted:
+    """Some of this epoch are not, and those behind them are passed over."""
+
+    epoch: int
+    reason: str
+
+
+JournalEvent = Committed | NotCommitted
 Job = Prepare | Frozen | Chunks | Finish
 Event = Ready | Wanted | Taken | Durable | Swept | Failed
+
+
+class _Entries(Enum):
+    WAIT = "wait"
 
 
 class StoreWriter:
@@ -132,8 +155,12 @@ class StoreWriter:
         self.store = store
         self._blocks = blocks
         self._wake = wake
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job | _Entries | None] = SimpleQueue()
         self._events: deque[Event] = deque()
+        self._entries: deque[Entries] = deque()
+        self._journal_events: deque[JournalEvent] = deque()
+        self._broken_epoch = -1
+        store.between = self._write_entries
         self._checkpoint: _Checkpoint | None = None
         self._thread = threading.Thread(target=self._run, name="replayd-store", daemon=True)
         self._thread.start()
@@ -149,18 +176,60 @@ class StoreWriter:
             events.append(self._events.popleft())
         return events
 
+    def post_entries(self, entries: Entries) -> None:
+        """Have these written to the journal, as soon as that can be: before other jobs, and amid one that is long."""
+        self._entries.append(entries)
+        self._jobs.put(_Entries.WAIT)
+
+    def journal_events(self) -> list[JournalEvent]:
+        """What became of entries since the last call."""
+        events = []
+        while self._journal_events:
+            events.append(self._journal_events.popleft())
+        return events
+
     def close(self) -> None:
         """Do what was posted, then close the store."""
         self._jobs.put(None)
         self._thread.join()
+        self._write_entries()
         self.store.close()
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self._take(job)
+            self._write_entries()
+            if not isinstance(job, _Entries):
+                self._take(job)
             del job  # What it holds is large.
+
+    def _write_entries(self) -> None:
+        """Whatever waits for it goes to the journal in one transaction, unless that would be too large."""
+        while self._entries:
+            group: list[Entries] = []
+            values: list[tuple[int, bytes]] = []
+            nbytes = 0
+            while self._entries and nbytes < TRANSACTION_BYTES:
+                entries = self._entries.popleft()
+                if entries.epoch > self._broken_epoch:
+                    group.append(entries)
+                    values += pack(entries)
+                    nbytes += entries.nbytes
+            if group:
+                self._commit(group[-1], values)
+
+    def _commit(self, last: Entries, values: list[tuple[int, bytes]]) -> None:
+        event: JournalEvent = Committed(last.epoch, last.first + len(last))
+        try:
+            self.store.add_entries(values)
+        except Exception as error:
+            if not isinstance(error, StoreError):
+                log.exception("a fault of replayd's own while the journal was written")
+            self._broken_epoch = last.epoch
+            event = NotCommitted(last.epoch, str(error) or type(error).__name__)
+        self._journal_events.append(event)
+        self._wake()
 
     def _take(self, job: Job) -> None:
         if isinstance(job, Prepare):
@@ -256,8 +325,11 @@ class _Checkpoint:
         survey = self._blocks.survey(live)
         try:
             drop_blocks(self._store, self._blocks, survey.dead)
+            before = self._frozen.state["journal"]["next"]
+            while self._store.drop_entries(before, DROPPED_AT_ONCE):
+                self._store.between()
         except StoreError as error:
-            log.warning("the store keeps %d blocks that it does not need: %s", len(survey.dead), error)
+            log.warning("the store keeps what it does not need: %s", error)
         return Swept(slots[np.searchsorted(live, survey.renew)], survey.renew)
 
     def give_up(self) -> tuple[Int64s, Int64s]:
@@ -277,6 +349,7 @@ class _Checkpoint:
     def _flush(self) -> None:
         if not self._waiting:
             return
+        self._store.between()
         numbers = self._store.add_blocks([packed.block for packed in self._waiting])
         for number, packed in zip(numbers, self._waiting, strict=True):
             self._blocks.add(number, packed.uids, packed.nbytes)
@@ -290,6 +363,7 @@ def drop_blocks(store: Store, blocks: BlockMap, numbers: Sequence[int]) -> None:
         part = numbers[n : n + DROPPED_AT_ONCE]
         store.drop_blocks(part)
         blocks.remove(part)
+        store.between()
 
 
 def _touched(nbytes: int) -> NDArray[np.uint8]:
