@@ -7,12 +7,11 @@ which a restart does not cure, from a taken port, which it may. Imports nothing 
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import os
 import signal
-import socket
-import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -27,9 +26,11 @@ from replayd.cli_operator import fail
 
 if TYPE_CHECKING:
     from replayd.board import Board
-    from replayd.config_model import Config, HttpConfig
+    from replayd.config_model import HttpConfig
     from replayd.http import StatusServer
     from replayd.server import Daemon
+
+log = logging.getLogger("replayd")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -99,6 +100,12 @@ Limiters:
 @click.option("--seed", type=click.IntRange(0), help="Draw the same items for the same messages.")
 @click.option("--insecure-public", is_flag=True, help="Allow addresses that other machines can reach, unauthenticated.")
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Keep what is held in a store in this directory.")
+@click.option("--log-level", type=click.Choice(("debug", "info", "warning", "error")), help="Least that is logged.")
+@click.option(
+    "--log-format",
+    type=click.Choice(("auto", "text", "json", "journald")),
+    help="How the log is written; auto: to the journal if stderr goes there, else text.",
+)
 @click.option("--strict", is_flag=True, help="Refuse a store of which a part is damaged.")
 @click.option("--allow-empty", is_flag=True, help="Begin empty if the store cannot be read; it is put aside.")
 @click.option("--reset-limiter", is_flag=True, help="Let the limiters of restored tables count anew.")
@@ -114,6 +121,8 @@ def serve(
     seed: int | None,
     insecure_public: bool,
     data_dir: str | None,
+    log_level: str | None,
+    log_format: str | None,
     strict: bool,
     allow_empty: bool,
     reset_limiter: bool,
@@ -123,17 +132,22 @@ def serve(
 
     Without a file and without tables it serves one table, `replay`: uniform sampling, oldest out first.
     """
+    from replayd import activation, logs
+    from replayd.announcer import Announcer
     from replayd.board import Board
     from replayd.config import build_tables, read_config
     from replayd.config_faults import ConfigError
     from replayd.errors import BindError, StoreError
     from replayd.heap import keep_freed_memory
     from replayd.keeper import StoreOptions
+    from replayd.notify import manager_of
     from replayd.reloading import Reloader
     from replayd.restoring import RestoreRules
     from replayd.server import Daemon
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    # A stuck loop is ended by a signal: what it was at is told then.
+    faulthandler.enable()
+    manager = manager_of(os.environ)
     try:
         with warnings.catch_warnings(record=True) as doubts:
             warnings.simplefilter("always")
@@ -149,14 +163,17 @@ def serve(
                 seed=seed,
                 insecure_public=insecure_public,
                 data_dir=data_dir,
+                log_level=log_level,
+                log_format=log_format,
             )
             config = read()
             built = build_tables(config)
     except ConfigError as error:
         fail(os.EX_CONFIG, *error.problems)
+    announcer = Announcer(logs.begin(config.log.format, config.log.level, os.environ) == "text")
     # A limiter is made once when the file is checked and once for its table, so it doubts twice.
     for doubt in dict.fromkeys(str(doubt.message) for doubt in doubts):
-        click.echo(f"replayd: warning: {doubt}", err=True)
+        log.warning("%s", doubt, extra={"event": "config"})
     server, store = config.server, None
     if config.store is not None:
         rules = RestoreRules(strict, reset_limiter, drop_removed_tables)
@@ -164,7 +181,13 @@ def serve(
         store = StoreOptions(Path(config.store.path), interval_s, on_stop, rules, allow_empty)
     elif strict or allow_empty or reset_limiter or drop_removed_tables:
         raise click.UsageError("--strict, --allow-empty, --reset-limiter and --drop-removed-tables need --data-dir")
-    board = Board() if config.http.is_on else None
+    try:
+        fds = activation.assigned(
+            activation.handed_over(os.environ), [each for each in (server.listen, server.ingest) if each]
+        )
+    except activation.Misfit as error:
+        announcer.fail(os.EX_CONFIG, str(error))
+    board = Board() if config.http.is_on or manager else None
     daemon = Daemon(
         built,
         listen=server.listen,
@@ -175,6 +198,8 @@ def serve(
         store=store,
         board=board,
         reload=Reloader(read, config) if config_path else None,
+        manager=manager,
+        fds=fds,
     )
     # From here on a signal means an orderly end or nothing, also before the loop runs and takes over the handlers.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -182,19 +207,22 @@ def serve(
         signal.signal(number, lambda *_: daemon.stop())
     try:
         daemon.bind()
-        status = None if board is None else _status_server(board, config.http)
+        status = _status_server(board, config.http) if board and config.http.is_on else None
     except BindError as error:
-        fail(os.EX_CANTCREAT, str(error))
+        announcer.fail(os.EX_CANTCREAT, str(error))
     with _endpoint_file(endpoint_file, daemon, status), status or nullcontext():
-        _announce(config, daemon, status)
+        announcer.begin(
+            config, daemon.router_address, daemon.ingest_address, None if status is None else status.address
+        )
         try:
             daemon.run(stop_on_signals=True)
         except StoreError as error:
-            fail(cli_store.exit_code(error), str(error))
+            announcer.fail(cli_store.exit_code(error), str(error))
         except Exception:
-            traceback.print_exc()
-            fail(os.EX_SOFTWARE, "stopped by a fault of replayd itself; the lines above belong in a report of it")
-    click.echo("stopped")
+            announcer.fail(
+                os.EX_SOFTWARE, "stopped by a fault of replayd itself; the lines above belong in a report of it"
+            )
+    announcer.end()
 
 
 def _status_server(board: Board, http: HttpConfig) -> StatusServer:
@@ -209,10 +237,10 @@ def _status_server(board: Board, http: HttpConfig) -> StatusServer:
         if http.is_said:
             raise
         status = StatusServer(board, "127.0.0.1:0")
-        click.echo(
-            f"replayd: warning: {error}, so the status page is at {status.address}; `--http` (`[http] listen`) settles "
-            "where it is, or that there is none",
-            err=True,
+        log.warning(
+            "%s, so the status page is at %s; `--http` (`[http] listen`) settles where it is, or that there is none",
+            *(error, status.address),
+            extra={"event": "config"},
         )
         return status
 
@@ -240,30 +268,6 @@ def _endpoint_file(path: str | None, daemon: Daemon, status: StatusServer | None
         yield
     finally:
         target.unlink(missing_ok=True)
-
-
-def _announce(config: Config, daemon: Daemon, status: StatusServer | None) -> None:
-    from replayd.addresses import is_public, is_wildcard
-
-    requests, ingest = daemon.router_address, daemon.ingest_address
-    click.echo(f"replayd {__version__} listens, process {os.getpid()}")
-    click.echo(f"  requests  {requests}")
-    if ingest is not None:
-        here = ", from this machine alone" if is_public(requests) and not is_public(ingest) else ""
-        click.echo(f"  ingest    {ingest}  (PUSH: inserts only, at most once{here})")
-    if status is not None:
-        click.echo(f"  status    {status.address}/  (metrics at {status.address}/metrics)")
-    for table in config.table:
-        click.echo(f"  table     {table.name}: {table}")
-    if config.store is not None:
-        click.echo(f"  store     {config.store}")
-    if not is_wildcard(requests):
-        click.echo(f"try: replayd info --address {requests}")
-        return
-    port = requests.rpartition(":")[2]
-    loopback = "[::1]" if "[" in requests else "127.0.0.1"
-    click.echo(f"try: replayd info --address tcp://{loopback}:{port}")
-    click.echo(f"from another machine: replayd info --address tcp://{socket.gethostname()}:{port}")
 
 
 def _name_variables() -> None:

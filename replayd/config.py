@@ -46,6 +46,7 @@ def read_config(
     insecure_public: bool = False,
     data_dir: str | None = None,
     log_level: str | None = None,
+    log_format: str | None = None,
 ) -> Config:
     """Return the configuration in the TOML file at `path` (None: the defaults), with the variables of `environment`
     over it and the command line's settings on top.
@@ -69,8 +70,9 @@ def read_config(
         http_is_said = _set_http(data.setdefault("http", {}), http, server)
     if data_dir is not None and isinstance(store := data.setdefault("store", {}), dict):
         store["path"] = data_dir
-    if log_level is not None and isinstance(log := data.setdefault("log", {}), dict):
-        log["level"] = log_level
+    for key, value in (("level", log_level), ("format", log_format)):
+        if value is not None and isinstance(log := data.setdefault("log", {}), dict):
+            log[key] = value
     places.elsewhere.update(dict.fromkeys(_differing(before, data), ""))
     faults = [Fault(problem) for problem in problems]
     try:

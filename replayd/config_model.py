@@ -252,10 +252,12 @@ class HttpConfig(Section):
 
 
 class LogConfig(Section):
-    """What is told on stderr."""
+    """What is told, and how."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least that is worth a line."""
+    format: Literal["auto", "text", "json", "journald"] = "auto"
+    """Lines of text, JSON or journal entries with fields; auto: the journal if stderr goes there, else text."""
 
 
 class Config(Section):
@@ -266,7 +268,7 @@ class Config(Section):
     http: HttpConfig = HttpConfig()
     """The status page, metrics and probes."""
     log: LogConfig = LogConfig()
-    """What is told on stderr."""
+    """What is told, and how."""
     store: StoreConfig | None = None
     """Where what is held is kept on disk."""
     table: list[TableConfig] = Field(default=[TableConfig(name="replay")], min_length=1)

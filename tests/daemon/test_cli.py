@@ -128,7 +128,7 @@ def test_a_faulty_configuration_is_told_whole_and_ends_in_its_own_code(tmp_path:
 def test_a_doubtful_band_is_served_with_one_warning(start_daemon: StartDaemon) -> None:
     band = "limiter=sample_to_insert_ratio,samples_per_insert=1,min_size_to_sample=5,error_buffer=0:3"
     said = start_daemon("--table", f"t,{band}").stop().stderr
-    assert said.count("warning") == 1
+    assert said.count("WARNING") == 1
     assert "waiting for each other" in said
 
 
@@ -169,7 +169,7 @@ def test_serving_a_network_says_what_to_connect_to(start_daemon: StartDaemon) ->
 
 def test_letting_the_network_in_where_it_cannot_come_is_warned_of(start_daemon: StartDaemon) -> None:
     ended = start_daemon("--insecure-public").stop()
-    assert "warning: insecure_public changes nothing" in ended.stderr
+    assert "insecure_public changes nothing" in ended.stderr
     assert "from this machine alone" not in ended.stdout
 
 
