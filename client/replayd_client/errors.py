@@ -97,6 +97,12 @@ class ConnectionLostError(ReplaydError, ConnectionError):
     """No server answers at the address, or the one that did went away and did not come back in time."""
 
 
+class AccessDeniedError(ReplaydError, PermissionError):
+    """The server lets nobody in with this key, or not for this: `detail` has `name`, `roles` and the `needed` ones."""
+
+    code = "forbidden"
+
+
 class ShuttingDownError(ConnectionLostError):
     """The server is about to stop and takes no more requests."""
 
@@ -194,6 +200,7 @@ _BY_CODE: dict[str, type[ReplaydError]] = {
         MissingChunkError,
         SignatureError,
         PriorityError,
+        AccessDeniedError,
         LimitExceededError,
         NeverGrantableError,
         DeadlineExceededError,

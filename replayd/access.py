@@ -1,0 +1,102 @@
+"""Who may do what: roles, what each lets its holder ask, and the holders by their public keys.
+
+Owns the allow-list as it is kept in a file of TOML, one section a name. Knows no sockets; `gate` asks it.
+
+    [actor-7]
+    key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+    roles = ["actor"]
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from replayd.errors import Forbidden
+from replayd.messages import OPS
+
+_EVERYBODY = frozenset(("hello", "info", "why"))
+ROLES: Mapping[str, frozenset[str]] = {
+    "actor": _EVERYBODY | {"insert", "keepalive", "close_stream"},
+    "learner": _EVERYBODY | {"sample", "update", "peek"},
+    "admin": frozenset(OPS),
+}
+"""The operations that each role lets its holder ask for."""
+
+KEY_CHARACTERS = 40
+"""Of a CURVE key in Z85, the form in which ZeroMQ's tools write it."""
+
+
+class AccessError(Exception):
+    """A file of keys that cannot be used, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a key, and what it is good for."""
+
+    name: str
+    key: str
+    roles: tuple[str, ...]
+
+    def refusal(self, op: str) -> Forbidden | None:
+        """Why this holder may not ask for that; None if it may."""
+        if any(op in ROLES[role] for role in self.roles):
+            return None
+        needed = [role for role, ops in ROLES.items() if op in ops]
+        return Forbidden(
+            f"{self.name!r} has the role {', '.join(self.roles)}; {op} takes the role {' or '.join(needed)}",
+            name=self.name,
+            roles=list(self.roles),
+            needed=needed,
+        )
+
+
+def read_allowed(path: Path) -> dict[str, Holder]:
+    """The holders in a file, by their public keys. Raises AccessError with all that is wrong."""
+    try:
+        sections = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise AccessError(f"{path}: {error.strerror}; `replayd keys generate` makes it") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise AccessError(f"{path}: {error}") from None
+    problems: list[str] = []
+    holders: dict[str, Holder] = {}
+    for name, fields in sections.items():
+        fault = _fault(fields)
+        if fault is not None:
+            problems.append(f"{path}: [{name}]: {fault}")
+            continue
+        holder = Holder(name, fields["key"], tuple(fields["roles"]))
+        if holder.key in holders:
+            problems.append(f"{path}: [{name}] has the key of [{holders[holder.key].name}]")
+        holders[holder.key] = holder
+    if problems:
+        raise AccessError("\n".join(problems))
+    return holders
+
+
+def write_allowed(path: Path, holders: Mapping[str, Holder]) -> None:
+    """Put these in the place of what is in the file, all at once."""
+    text = "# Who may come in. Written by `replayd keys`; the daemon reads it again on SIGHUP.\n"
+    for holder in holders.values():
+        roles = ", ".join(f'"{role}"' for role in holder.roles)
+        text += f"\n[{holder.name}]\nkey = '{holder.key}'\nroles = [{roles}]\n"
+    replacement = path.with_name(f".{path.name}.new")
+    replacement.write_text(text)
+    replacement.replace(path)
+
+
+def _fault(fields: object) -> str | None:
+    if not isinstance(fields, dict):
+        return "must be a section with `key` and `roles`"
+    if unknown := sorted(fields.keys() - {"key", "roles"}):
+        return f"unknown: {', '.join(unknown)}; a holder has `key` and `roles`"
+    key, roles = fields.get("key"), fields.get("roles")
+    if not isinstance(key, str) or len(key) != KEY_CHARACTERS:
+        return f"`key` must be a public key, {KEY_CHARACTERS} characters"
+    if not isinstance(roles, list) or not roles or not all(role in ROLES for role in roles):
+        return f"`roles` must be one or more of {', '.join(ROLES)}"
+    return None

@@ -1,0 +1,69 @@
+"""Files of secret keys: the server's, and the one that a client is given, which knows the server too.
+
+Owns how they are written (TOML, for their owner's eyes alone) and what is wrong with one. Knows no roles.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from pathlib import Path
+
+import zmq
+
+from replayd.access import KEY_CHARACTERS, AccessError
+
+SECRET_MODE = 0o600
+
+
+def make_server_key(path: Path) -> str:
+    """Make the server's keys, unless they are there; return the public one. Raises AccessError."""
+    if path.exists():
+        return public_of(read_server_secret(path))
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    _write(path, "The server's keys. Whoever has the secret one can pass for it.", public=public, secret=secret)
+    return public
+
+
+def make_client_key(path: Path, name: str, server: str) -> str:
+    """Make the file of a client; return its public key. Raises AccessError if there is one."""
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    told = f"The keys of {name!r}: replayd_client.Client(address, key_file=…), or REPLAYD_KEY_FILE."
+    _write(path, told, name=name, public=public, secret=secret, server=server)
+    return public
+
+
+def read_server_secret(path: Path) -> str:
+    """The server's secret key. Raises AccessError; a file that others may read is none."""
+    try:
+        mode = path.stat().st_mode
+        fields = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise AccessError(f"{path}: {error.strerror}; `replayd keys generate` makes it") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise AccessError(f"{path}: {error}") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO) & ~stat.S_IRGRP:
+        raise AccessError(f"{path}: others may read it (mode {stat.S_IMODE(mode):04o}); chmod 0600 it")
+    secret = fields.get("secret")
+    if not isinstance(secret, str) or len(secret) != KEY_CHARACTERS:
+        raise AccessError(f"{path}: `secret` must be a secret key, {KEY_CHARACTERS} characters")
+    return secret
+
+
+def public_of(secret: str) -> str:
+    """The public key that goes with a secret one."""
+    return zmq.curve_public(secret.encode()).decode()
+
+
+def _write(path: Path, told: str, **fields: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_MODE)
+    except FileExistsError:
+        raise AccessError(f"{path} is there already; revoke its name, or remove the file, to make another") from None
+    except OSError as error:
+        raise AccessError(f"{path}: {error.strerror}") from None
+    with os.fdopen(descriptor, "w") as file:
+        file.write(f"# {told}\n")
+        file.writelines(f"{name} = '{value}'\n" for name, value in fields.items())

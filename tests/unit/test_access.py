@@ -1,0 +1,232 @@
+"""Files of keys, what roles let one do, and the gate that libzmq asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from click.testing import CliRunner
+
+from replayd.access import ROLES, AccessError, Holder, read_allowed, write_allowed
+from replayd.cli_keys import keys
+from replayd.errors import Forbidden
+from replayd.gate import Gate
+from replayd.key_files import make_client_key, make_server_key, public_of, read_server_secret
+from replayd.messages import OPS
+
+KEYS = [zmq.curve_keypair()[0].decode() for _ in range(3)]
+DEADLINE_MS = 20_000
+
+
+def test_every_operation_belongs_to_a_role_and_an_admin_may_all() -> None:
+    assert ROLES["admin"] == set(OPS)
+    assert all(ops <= ROLES["admin"] for ops in ROLES.values())
+
+
+@pytest.mark.parametrize(
+    ("role", "op", "allowed"),
+    [
+        ("actor", "insert", True),
+        ("actor", "sample", False),
+        ("actor", "reset", False),
+        ("learner", "sample", True),
+        ("learner", "update", True),
+        ("learner", "insert", False),
+        ("learner", "set", False),
+        ("admin", "reset", True),
+    ],
+)
+def test_a_role_lets_its_holder_do_its_work_and_nothing_else(role: str, op: str, allowed: bool) -> None:
+    refusal = Holder("somebody", KEYS[0], (role,)).refusal(op)
+    assert (refusal is None) == allowed
+    if refusal is not None:
+        assert refusal.detail["name"] == "somebody"
+        assert all(op in ROLES[needed] for needed in refusal.detail["needed"])
+
+
+def test_an_allow_list_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    holders = {key: Holder(f"peer-{n}", key, ("actor", "learner")[: n + 1]) for n, key in enumerate(KEYS[:2])}
+    write_allowed(tmp_path / "allowed.toml", holders)
+    assert read_allowed(tmp_path / "allowed.toml") == holders
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not toml",
+        "a = 1",
+        "[a]\nkey = 'short'\nroles = ['actor']",
+        f"[a]\nkey = '{KEYS[0]}'\nroles = []",
+        f"[a]\nkey = '{KEYS[0]}'\nroles = ['king']",
+        f"[a]\nkey = '{KEYS[0]}'\nroles = ['actor']\ncolour = 'red'",
+        f"[a]\nkey = '{KEYS[0]}'\nroles = ['actor']\n[b]\nkey = '{KEYS[0]}'\nroles = ['actor']",
+    ],
+)
+def test_an_allow_list_with_a_fault_is_refused_whole(tmp_path: Path, text: str) -> None:
+    (tmp_path / "allowed.toml").write_text(text)
+    with pytest.raises(AccessError, match=r"allowed\.toml"):
+        read_allowed(tmp_path / "allowed.toml")
+
+
+def test_secrets_are_for_their_owner_alone(tmp_path: Path) -> None:
+    server = make_server_key(tmp_path / "server.key")
+    public = make_client_key(tmp_path / "actor.key", "actor", server)
+    for name in ("server.key", "actor.key"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    fields = tomllib.loads((tmp_path / "actor.key").read_text())
+    assert (fields["name"], fields["public"], fields["server"]) == ("actor", public, server)
+    assert public_of(fields["secret"]) == public
+    assert make_server_key(tmp_path / "server.key") == server, "keys that are there are kept"
+    with pytest.raises(AccessError, match="already"):
+        make_client_key(tmp_path / "actor.key", "actor", server)
+    (tmp_path / "server.key").chmod(0o644)
+    with pytest.raises(AccessError, match="chmod 0600"):
+        read_server_secret(tmp_path / "server.key")
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: Any) -> Any:
+    return CliRunner().invoke(keys, [str(argument) for argument in arguments])
+
+
+def test_keys_are_generated_listed_and_revoked(tmp_path: Path) -> None:
+    at = ("--dir", tmp_path)
+    made = run("generate", "actor-7", "--role", "actor", "--out", tmp_path / "a.key", *at)
+    assert made.exit_code == 0, made.output
+    assert "systemctl reload" in made.output
+    run("generate", "boss", "--role", "admin", "--role", "learner", "--out", tmp_path / "b.key", *at)
+    listed = json.loads(run("list", "--json", *at).output)
+    assert [(entry["name"], entry["roles"]) for entry in listed] == [
+        ("actor-7", ["actor"]),
+        ("boss", ["admin", "learner"]),
+    ]
+    assert "actor-7" in run("list", *at).output
+    again = run("generate", "actor-7", "--role", "actor", "--out", tmp_path / "c.key", *at)
+    assert (again.exit_code, (tmp_path / "c.key").exists()) == (os.EX_USAGE, False)
+    assert run("revoke", "actor-7", *at).exit_code == 0
+    assert [holder.name for holder in read_allowed(tmp_path / "allowed.toml").values()] == ["boss"]
+    assert run("revoke", "actor-7", *at).exit_code == os.EX_USAGE
+
+
+def test_no_key_overwrites_a_file_and_no_name_is_a_path(tmp_path: Path) -> None:
+    (tmp_path / "a.key").write_text("mine")
+    refused = run("generate", "a", "--role", "actor", "--out", tmp_path / "a.key", "--dir", tmp_path)
+    assert (refused.exit_code, (tmp_path / "a.key").read_text()) == (os.EX_CONFIG, "mine")
+    assert not (tmp_path / "allowed.toml").exists()
+    assert run("generate", "../x", "--role", "actor", "--dir", tmp_path).exit_code == os.EX_USAGE
+    assert run("list", "--dir", tmp_path).exit_code == os.EX_CONFIG
+
+
+# --- the gate ---------------------------------------------------------------------------------------------------------
+
+
+class Door:
+    """A guarded ROUTER, and a loop that answers the gate until something is there."""
+
+    def __init__(self, context: zmq.Context[Any], directory: Path) -> None:
+        self.context = context
+        self.server = make_server_key(directory / "server.key")
+        self.allowed = directory / "allowed.toml"
+        write_allowed(self.allowed, {})
+        self.gate = Gate(context, directory / "server.key", self.allowed)
+        self.router = context.socket(zmq.ROUTER)
+        self.sockets = [self.router]
+        self.gate.guard(self.router)
+        port = self.router.bind_to_random_port("tcp://127.0.0.1")
+        self.address = f"tcp://127.0.0.1:{port}"
+
+    def let_in(self, name: str, public: bytes) -> None:
+        write_allowed(self.allowed, {public.decode(): Holder(name, public.decode(), ("actor",))})
+        self.gate.reload()
+
+    def knock(self, public: bytes | None, secret: bytes | None, server: str) -> zmq.Socket[Any]:
+        """Somebody wants to come in; the monitor that tells how that goes."""
+        dealer = self.context.socket(zmq.DEALER)
+        dealer.linger = 0
+        if public is not None:
+            dealer.curve_publickey, dealer.curve_secretkey, dealer.curve_serverkey = public, secret, server.encode()
+        monitor = dealer.get_monitor_socket()
+        dealer.connect(self.address)
+        dealer.send(b"hello")
+        self.sockets += [dealer, monitor]
+        return monitor
+
+    def close(self) -> None:
+        self.gate.close()
+        for socket in self.sockets:
+            socket.close(0)
+        self.context.term()
+
+    def first(self, monitor: zmq.Socket[Any], wanted: int) -> bool:
+        """Whether a message comes (True), or an event of this kind."""
+        poller = zmq.Poller()
+        for socket in (self.gate.socket, self.router, monitor):
+            poller.register(socket, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll(DEADLINE_MS))
+            assert ready, "nobody was let in, and nobody was refused"
+            if self.gate.socket in ready:
+                self.gate.answer()
+            if self.router in ready:
+                return True
+            if monitor in ready and int.from_bytes(monitor.recv_multipart()[0][:2], "little") & wanted:
+                return False
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    door = Door(zmq.Context(), tmp_path)
+    yield door
+    door.close()
+
+
+REFUSED = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_DISCONNECTED
+)
+
+
+def test_who_has_a_key_is_let_in_and_known(door: Door) -> None:
+    public, secret = zmq.curve_keypair()
+    door.let_in("actor-7", public)
+    monitor = door.knock(public, secret, door.server)
+    assert door.first(monitor, REFUSED)
+    frames = door.router.recv_multipart(copy=False)
+    holder = door.gate.holder(frames[-1])
+    assert isinstance(holder, Holder)
+    assert holder.name == "actor-7"
+    write_allowed(door.allowed, {})
+    door.gate.reload()
+    assert isinstance(door.gate.holder(frames[-1]), Forbidden), "a revoked key is good for nothing"
+
+
+@pytest.mark.parametrize("key", ["unknown", "none", "wrong server"])
+def test_who_has_no_key_is_not_let_in(door: Door, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    public, secret = zmq.curve_keypair()
+    if key == "wrong server":
+        door.let_in("actor-7", public)
+    server = zmq.curve_keypair()[0].decode() if key == "wrong server" else door.server
+    monitor = door.knock(*((None, None) if key == "none" else (public, secret)), server)
+    assert not door.first(monitor, REFUSED)
+    if key == "unknown":
+        assert door.gate.refused
+        assert public.decode() in caplog.text
+
+
+def test_a_faulty_allow_list_leaves_the_one_from_before(door: Door) -> None:
+    door.let_in("actor-7", zmq.curve_keypair()[0])
+    door.allowed.write_text("nonsense")
+    with pytest.raises(AccessError):
+        door.gate.reload()
+    assert door.gate.holders == 1
