@@ -20,8 +20,8 @@ nothing. Our own faults are assertions and are not in this file. Knows nothing o
     ├── Timeout               timeout
     ├── ShuttingDown          shutting_down
     ├── Loading               loading
-    ├── NoStore               no_store
     ├── NotDurable            not_durable
+    ├── NoStore               no_store
     └── CheckpointFailed      checkpoint_failed
     BindError                 could not bind an address at start (never on the wire)
     StoreError                the disk or a store in a directory (never on the wire)
@@ -179,6 +179,13 @@ class Loading(PeerError):
     retry = "after a pause"
 
 
+class NotDurable(PeerError):
+    code = "not_durable"
+    meaning = "the server answers only for what is on its disk, and that takes no more; detail: `reason`"
+    fault = "server"
+    retry = "after a pause"
+
+
 class NoStore(PeerError):
     code = "no_store"
     meaning = "the server was started without a store"
@@ -187,13 +194,6 @@ class NoStore(PeerError):
 
 
 class CheckpointFailed(PeerError):
-class NotDurable(PeerError):
-    code = "not_durable"
-    meaning = "the server answers only for what is on its disk, and that takes no more; detail: `reason`"
-    fault = "server"
-    retry = "after a pause"
-
-
     code = "checkpoint_failed"
     meaning = "the store could not be written; what was durable before still is; detail: `path`, `reason`"
     fault = "server"
@@ -217,6 +217,7 @@ WIRE_ERRORS: tuple[type[PeerError], ...] = (
     Timeout,
     ShuttingDown,
     Loading,
+    NotDurable,
     NoStore,
     CheckpointFailed,
 )
@@ -226,7 +227,6 @@ class BindError(Exception):
     """An address could not be bound at start; the message names it and the reason."""
 
 
-    NotDurable,
 class StoreError(Exception):
     """A store could not be opened, read or written; the message names it and the reason."""
 

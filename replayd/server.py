@@ -244,14 +244,14 @@ class Daemon:
         reads_router, reads_pull = True, False
         self._watch.tell("")
         due = self._watch.due
+        keeper = self._keeper
+        self._reception.recorder = keeper.journal if keeper else None
         while not self._stop_asked:
             is_behind = keeper is not None and keeper.is_behind
             reads_router = _listens(poller, self._router, reads_router, not is_behind)
             if self._pull:
                 wanted = self.service.wants_inserts and not is_behind
                 reads_pull = _listens(poller, self._pull, reads_pull, wanted)
-        keeper = self._keeper
-        self._reception.recorder = keeper.journal if keeper else None
             ready = dict(poller.poll(_wait_ms(due)))
             now = time.monotonic()
             self._watch.begin(now)
@@ -394,10 +394,6 @@ class Daemon:
         self._wake_write.close()
 
 
-def _first(*dues: float | None) -> float | None:
-    return min((due for due in dues if due is not None), default=None)
-
-
 def _listens(poller: zmq.Poller, socket: zmq.Socket[Any], listens: bool, wanted: bool) -> bool:
     """Begin or end to look at a socket, if that is wanted; what is the case afterwards."""
     if wanted and not listens:
@@ -405,6 +401,10 @@ def _listens(poller: zmq.Poller, socket: zmq.Socket[Any], listens: bool, wanted:
     elif listens and not wanted:
         poller.unregister(socket)
     return wanted
+
+
+def _first(*dues: float | None) -> float | None:
+    return min((due for due in dues if due is not None), default=None)
 
 
 def _wait_ms(due: float | None) -> int | None:
