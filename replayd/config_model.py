@@ -179,7 +179,7 @@ class TableConfig(Section):
         )
 
 
-def _seconds(value: Any) -> float:
+def seconds(value: Any) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h)", value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f'expected a time with its unit, such as "500ms", "60s", "5min" or "1h", got {value!r}')
@@ -195,7 +195,7 @@ class ServerConfig(Section):
     """Where inserts by PUSH are taken, at most once each; "" for nowhere. Unless said, two ports above `listen`."""
     seed: int | None = Field(None, ge=0, examples=[1])
     """With it the same messages draw the same items; without, each start draws others."""
-    lease: Annotated[float, BeforeValidator(_seconds), Field(ge=0.1, le=86400.0)] = LEASE_S
+    lease: Annotated[float, BeforeValidator(seconds), Field(ge=0.1, le=86400.0)] = LEASE_S
     """How long a silent writer is remembered, so that it may go on where it was."""
     insecure_public: bool = False
     """Allow addresses that other machines can reach although whoever reaches them may read and write all data."""
@@ -218,7 +218,7 @@ class StoreConfig(Section):
 
     path: Annotated[str, Field(min_length=1, examples=["/var/lib/replayd/store"])]
     """Directory of the store. Without this section nothing outlives the daemon."""
-    checkpoint_interval: Annotated[float, BeforeValidator(_seconds)] = CHECKPOINT_INTERVAL_S
+    checkpoint_interval: Annotated[float, BeforeValidator(seconds)] = CHECKPOINT_INTERVAL_S
     """Between two checkpoints; "0s": only when asked for."""
     checkpoint_on_stop: bool = True
     """Whether the daemon's end writes a last one."""

@@ -113,6 +113,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "cli_tables",
         "cli_top",
         "doctor",
+        "forecast",
         "reloading",
         "toml_lines",
         "watch",

@@ -1,0 +1,91 @@
+"""What the command line does about settings without a daemon: `check-config` and `default-config`.
+
+Imports nothing heavy before a command runs.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import asdict
+
+import click
+
+from replayd.cli_operator import fail, print_json
+from replayd.wording import size_text
+
+
+@click.command("check-config")
+@click.argument(
+    "file",
+    required=False,
+    type=click.Path(exists=True, dir_okay=False, allow_dash=False),
+    envvar="REPLAYD_SERVE_CONFIG",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was found, as JSON.")
+def check_config(file: str | None, as_json: bool) -> None:
+    """Check the settings of FILE and of the environment, as `replayd serve` would, and say all that is wrong.
+
+    Without FILE it is the one that REPLAYD_SERVE_CONFIG names, and without that the environment alone is checked. It
+    also tells what memory the tables will take, and warns where that is more than the process may have. Exit code 0 if
+    `replayd serve` would take the settings, with or without warnings, else 78.
+
+    \b
+    Examples:
+      replayd check-config /etc/replayd/replayd.toml
+      replayd check-config replayd.toml --json
+    """
+    from replayd.config import read_config
+    from replayd.config_faults import ConfigError
+    from replayd.forecast import forecast, memory_warnings, total_bytes
+    from replayd.process import limit_bytes
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            config = read_config(file, environment=os.environ)
+        except ConfigError as error:
+            if as_json:
+                faults = [asdict(fault) for fault in error.faults]
+                print_json({"ok": False, "file": file, "faults": faults})
+                raise SystemExit(os.EX_CONFIG) from None
+            fail(os.EX_CONFIG, *error.problems)
+    limit = limit_bytes()
+    doubts = [*dict.fromkeys(str(each.message) for each in caught), *memory_warnings(config, limit)]
+    tables = forecast(config)
+    if as_json:
+        print_json(
+            {
+                "ok": True,
+                "file": file,
+                "faults": [],
+                "warnings": doubts,
+                "tables": [{**asdict(each), "nbytes": each.nbytes} for each in tables],
+                "predicted_bytes": total_bytes(config),
+                "limit_bytes": limit,
+            }
+        )
+        return
+    for doubt in doubts:
+        click.echo(f"replayd: warning: {doubt}", err=True)
+    click.echo(f"{file or 'the environment'}: {'no faults' if not doubts else 'can be served, see the warnings'}")
+    for table, each in zip(config.table, tables, strict=True):
+        click.echo(f"  {table.name}: {each}")
+    if limit:
+        click.echo(f"  together {size_text(total_bytes(config))}; this process may have {size_text(limit)}")
+
+
+@click.command("default-config")
+def default_config() -> None:
+    """Print a file of settings with every key, what it means, and its default.
+
+    \b
+    Examples:
+      replayd default-config > replayd.toml
+    """
+    from replayd.config_text import default_text
+
+    click.echo(default_text())
+
+
+COMMANDS: tuple[click.Command, ...] = (check_config, default_config)

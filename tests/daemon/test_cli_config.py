@@ -1,0 +1,110 @@
+"""Settings checked and printed without a daemon: what is said, where, and in which exit code it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from replayd import process
+from replayd.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("REPLAYD_"):
+            monkeypatch.delenv(name)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def write(directory: Path, text: str) -> str:
+    path = directory / "replayd.toml"
+    path.write_text(text)
+    return str(path)
+
+
+FAULTY = '[server]\nlease = 60\n\n[[table]]\nname = "a"\nmax_sise = 3\n'
+SIGNED = (
+    '[[table]]\nname = "a"\nmax_size = 1000\nsignature = [{ path = ["x"], dtype = "float32", shape = [10, 100] }]\n'
+)
+
+
+def test_a_file_without_faults_is_said_to_have_none(tmp_path: Path) -> None:
+    ended = run("check-config", write(tmp_path, SIGNED))
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    assert "no faults" in ended.stdout
+    assert "a: about 4.073 MiB when it is full (about 4271 bytes an item)" in ended.stdout
+
+
+def test_all_faults_are_told_with_their_lines_in_the_code_of_a_configuration(tmp_path: Path) -> None:
+    path = write(tmp_path, FAULTY)
+    ended = run("check-config", path)
+    assert (ended.exit_code, ended.stdout) == (os.EX_CONFIG, "")
+    first, second = ended.stderr.splitlines()
+    assert first.startswith(f"replayd: {path}:2: server.lease: expected a time with its unit")
+    assert second == f"replayd: {path}:6: table 'a': unknown key 'max_sise'; did you mean 'max_size'?"
+
+
+def test_faults_and_forecasts_can_be_read_by_programs(tmp_path: Path) -> None:
+    path = write(tmp_path, FAULTY)
+    ended = run("check-config", path, "--json")
+    assert ended.exit_code == os.EX_CONFIG
+    found = json.loads(ended.stdout)
+    assert (found["ok"], [fault["place"] for fault in found["faults"]]) == (False, [f"{path}:2", f"{path}:6"])
+    ended = run("check-config", write(tmp_path, SIGNED), "--json")
+    assert ended.exit_code == 0
+    found = json.loads(ended.stdout)
+    assert (found["ok"], found["warnings"], found["predicted_bytes"]) == (True, [], 4271 * 1000)
+
+
+def test_the_file_and_settings_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLAYD_SERVE_CONFIG", write(tmp_path, SIGNED))
+    monkeypatch.setenv("REPLAYD_SERVER_SEED", "x")
+    ended = run("check-config")
+    assert ended.exit_code == os.EX_CONFIG
+    assert ended.stderr.startswith("replayd: REPLAYD_SERVER_SEED: server.seed: ")
+
+
+def test_a_file_that_is_not_there_is_a_misuse() -> None:
+    assert run("check-config", "/nowhere.toml").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "said"),
+    [
+        (SIGNED, 1 << 20, "lower max_size or max_bytes"),
+        (SIGNED + 'max_bytes = "1MiB"\n', 1 << 40, "more than its max_bytes, 1 MiB"),
+        ('[server]\nmax_bytes = "1MiB"\n' + SIGNED, 1 << 40, "server.max_bytes is 1 MiB"),
+        ('[[table]]\nname = "a"\n', 1 << 40, "nobody can tell what 'a' will take"),
+        ('[[table]]\nname = "a"\nmax_bytes = "2GiB"\n', 1 << 30, "this process may have 1 GiB"),
+    ],
+)
+def test_what_will_not_fit_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, limit: int, said: str
+) -> None:
+    monkeypatch.setattr(process, "limit_bytes", lambda: limit)
+    ended = run("check-config", write(tmp_path, text))
+    assert ended.exit_code == 0
+    assert said in ended.stderr
+    assert "warning" in ended.stderr
+
+
+def test_what_fits_is_not_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "limit_bytes", lambda: 1 << 30)
+    for text in (SIGNED, '[[table]]\nname = "a"\nmax_bytes = "512MiB"\n', '[server]\nmax_bytes = "1GiB"\n'):
+        assert run("check-config", write(tmp_path, text)).stderr == ""
+
+
+def test_the_default_configuration_is_accepted(tmp_path: Path) -> None:
+    printed = run("default-config")
+    assert printed.exit_code == 0
+    ended = run("check-config", write(tmp_path, printed.stdout))
+    assert ended.exit_code == 0
+    assert not [line for line in ended.stderr.splitlines() if "warning" not in line]
