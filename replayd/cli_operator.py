@@ -1,6 +1,6 @@
-"""What the command line asks of a daemon that runs: `info`, `why`, `peek`, `set`, `pause`, `resume`, `reset`, `ping`.
+"""What the command line asks of a table that is served: `why`, `peek`, `set`, `pause`, `resume`, `reset`.
 
-Every command takes `--address` and, all but `ping`, `--timeout` and `--json`. Exit code 0 for an answer, 69 if nobody
+Every command takes `--address`, `--timeout` and `--json`. Exit code 0 for an answer, 69 if nobody
 answers, 75 if not in time, 1 for a refusal, 2 for a misuse. Imports nothing heavy before a command runs.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from replayd.wording import count, size_text
+from replayd.wording import aligned, count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from replayd_client.pool import ConnectionPool
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:7077"
-PING_S = 1.0
-"""How long `ping` gives a daemon that is there to say so."""
 PEEKED = 10
 """Items that `peek` shows if nobody says how many."""
 SHOWN_VALUES = 4
@@ -88,95 +86,6 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
     return ADDRESS(timeout(command))
 
 
-# --- info and ping ----------------------------------------------------------------------------------------------------
-
-
-@click.command()
-@asking
-def info(address: str, timeout_s: float, as_json: bool) -> None:
-    """Show each table of a running daemon, and who waits there for what."""
-    from replayd_client.wire import InfoReply, encode_info
-
-    with connected(address) as pool, pool.connection() as connection:
-        reply = connection.call("info", encode_info, time.monotonic() + timeout_s)
-    assert isinstance(reply, InfoReply), "info is answered by info"
-    answer = {name: value for name, value in reply.fields.items() if name not in ("v", "op", "id")}
-    if as_json:
-        print_json(answer)
-        return
-    chunks, streams = answer["chunks"], answer["streams"]
-    click.echo(f"{answer['server']} at {address}")
-    click.echo(
-        f"  {count(chunks['count'], 'chunk')}, {size_text(chunks['bytes'])}, of which "
-        f"{size_text(chunks['orphan_bytes'])} in no item yet; {count(streams['open'], 'open stream')}"
-    )
-    if "store" in answer:
-        click.echo(f"  store {_store_text(answer['store'])}")
-    for table in answer["tables"]:
-        click.echo("")
-        for line in _table_lines(table):
-            click.echo(line)
-
-
-def _store_text(store: Mapping[str, Any]) -> str:
-    text = f"{store['path']}, {size_text(store['size_bytes'])}: "
-    if "last" in store:
-        text += f"checkpoint {store['last']['generation']} of {store['durable_age_s']:.0f} s ago"
-    elif "restored_generation" in store:
-        text += f"begun with checkpoint {store['restored_generation']}, none since"
-    else:
-        text += "no checkpoint yet"
-    if "running" in store:
-        running = store["running"]
-        text += f"; one is being written ({running['phase']}, {running['chunks']} of {running['chunks_total']} chunks)"
-    return text + (f"; the last one failed: {store['last_error']}" if "last_error" in store else "")
-
-
-def _table_lines(table: Mapping[str, Any]) -> Iterator[str]:
-    limiter = table["limiter"]
-    yield f"{table['name']}"
-    yield (
-        f"  items    {table['size']} of at most {table['max_size']}; {size_text(table['bytes'])} of "
-        f"{count(table['episodes'], 'episode')}"
-    )
-    yield (
-        f"  done     {count(limiter['inserts'], 'insert')}, {count(limiter['samples'], 'sample')}, "
-        f"{count(limiter['deletes'], 'delete')}"
-    )
-    yield f"  limiter  {_limiter_text(limiter)}"
-    if table["paused"]:
-        yield f"  paused   {', '.join(table['paused'])}"
-    for waiting in table["waiting"]:
-        requests = count(waiting["requests"], f"{waiting['side']} request")
-        yield (
-            f"  waiting  {requests} ({count(waiting['items'], 'item')}), the oldest for {waiting['waited_s']:.1f} s: "
-            f"{waiting['why']}"
-        )
-
-
-def _limiter_text(limiter: Mapping[str, Any]) -> str:
-    lowest, highest = limiter.get("min_diff"), limiter.get("max_diff")
-    text = f"samples from {count(limiter['min_size_to_sample'], 'item')} on"
-    if lowest is None and highest is None:
-        return text
-    band = " ".join(f"{word} {bound:g}" for word, bound in (("from", lowest), ("to", highest)) if bound is not None)
-    return f"{text}; cursor {limiter['cursor']:g} {band}, samples_per_insert {limiter['samples_per_insert']:g}"
-
-
-@click.command()
-@ADDRESS
-@click.option("--wait", "wait_s", type=Seconds(), help="Keep trying for so long.")
-def ping(address: str, wait_s: float | None) -> None:
-    """Ask whether a daemon answers.
-
-    Exit code 0 if it does, 69 if not, 75 if it still did not when --wait was over.
-    """
-    unreachable = os.EX_UNAVAILABLE if wait_s is None else os.EX_TEMPFAIL
-    with connected(address, unreachable) as pool, pool.connection() as connection:
-        hello = connection.open_session(time.monotonic() + (PING_S if wait_s is None else wait_s))
-    click.echo(f"{hello.server} at {address}")
-
-
 # --- why --------------------------------------------------------------------------------------------------------------
 
 
@@ -235,7 +144,7 @@ def peek(
         print_json({"items": items, "missing": missing})
         return
     click.echo(f"{table}: {count(len(found), 'item')}")
-    for line in _aligned([("key", "priority", "sampled", "age", "data"), *map(_item_row, found)] if found else []):
+    for line in aligned([("key", "priority", "sampled", "age", "data"), *map(_item_row, found)] if found else []):
         click.echo(line)
     if missing:
         click.echo(f"  not there: {', '.join(map(str, missing))}")
@@ -269,14 +178,6 @@ def _described(array: NDArray[Any]) -> dict[str, Any]:
 def _dtype_name(array: NDArray[Any]) -> str:
     """As the protocol has it; values of bytes and str come as objects."""
     return type(array.flat[0]).__name__ if array.dtype.kind == "O" and array.size else array.dtype.name
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Columns of numbers to the right, the last one, which is text, as it is."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for *numbers, text in rows:
-        cells = [cell.rjust(width) for cell, width in zip(numbers, widths[:-1], strict=True)]
-        yield "  " + "  ".join([*cells, text])
 
 
 # --- set, pause, resume and reset -------------------------------------------------------------------------------------
@@ -393,7 +294,7 @@ def reset(table: str, address: str, timeout_s: float, as_json: bool) -> None:
         click.echo(f"{table}: {count(reply.removed, 'item')} removed")
 
 
-COMMANDS: tuple[click.Command, ...] = (info, ping, why, peek, set_, pause, resume, reset)
+COMMANDS: tuple[click.Command, ...] = (why, peek, set_, pause, resume, reset)
 
 
 # --- what they share --------------------------------------------------------------------------------------------------

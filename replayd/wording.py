@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 
 def count(number: int, noun: str) -> str:
     """`1 item`, `2 items`."""
@@ -13,6 +15,14 @@ def size_text(number: int) -> str:
     units = ("B", "KiB", "MiB", "GiB", "TiB")
     power = min(max(number.bit_length() - 1, 0) // 10, len(units) - 1)
     return f"{number / 1024**power:.4g} {units[power]}"
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Columns of numbers to the right, the last one, which is text, as it is."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for *numbers, text in rows:
+        cells = [cell.rjust(width) for cell, width in zip(numbers, widths[:-1], strict=True)]
+        yield "  " + "  ".join([*cells, text])
 
 
 def short(number: float) -> str:

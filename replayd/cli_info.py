@@ -1,0 +1,163 @@
+"""What a running daemon says of itself, on the command line: `info`, `ping` and `tables`.
+
+Imports nothing heavy before a command runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from replayd.cli_operator import ADDRESS, Seconds, asking, connected, print_json
+from replayd.wording import aligned, count, short, size_text
+
+PING_S = 1.0
+"""How long `ping` gives a daemon that is there to say so."""
+
+
+@click.command()
+@asking
+def info(address: str, timeout_s: float, as_json: bool) -> None:
+    """Show each table of a running daemon, and who waits there for what.
+
+    \b
+    Examples:
+      replayd info
+      replayd info --json --address actor-box:7077
+    """
+    from replayd_client.wire import InfoReply, encode_info
+
+    with connected(address) as pool, pool.connection() as connection:
+        reply = connection.call("info", encode_info, time.monotonic() + timeout_s)
+    assert isinstance(reply, InfoReply), "info is answered by info"
+    answer = {name: value for name, value in reply.fields.items() if name not in ("v", "op", "id")}
+    if as_json:
+        print_json(answer)
+        return
+    chunks, streams = answer["chunks"], answer["streams"]
+    click.echo(f"{answer['server']} at {address}")
+    click.echo(
+        f"  {count(chunks['count'], 'chunk')}, {size_text(chunks['bytes'])}, of which "
+        f"{size_text(chunks['orphan_bytes'])} in no item yet; {count(streams['open'], 'open stream')}"
+    )
+    if "store" in answer:
+        click.echo(f"  store {_store_text(answer['store'])}")
+    for table in answer["tables"]:
+        click.echo("")
+        for line in _table_lines(table):
+            click.echo(line)
+
+
+def _store_text(store: Mapping[str, Any]) -> str:
+    text = f"{store['path']}, {size_text(store['size_bytes'])}: "
+    if "last" in store:
+        text += f"checkpoint {store['last']['generation']} of {store['durable_age_s']:.0f} s ago"
+    elif "restored_generation" in store:
+        text += f"begun with checkpoint {store['restored_generation']}, none since"
+    else:
+        text += "no checkpoint yet"
+    if "running" in store:
+        running = store["running"]
+        text += f"; one is being written ({running['phase']}, {running['chunks']} of {running['chunks_total']} chunks)"
+    return text + (f"; the last one failed: {store['last_error']}" if "last_error" in store else "")
+
+
+def _table_lines(table: Mapping[str, Any]) -> Iterator[str]:
+    limiter = table["limiter"]
+    yield f"{table['name']}"
+    yield (
+        f"  items    {table['size']} of at most {table['max_size']}; {size_text(table['bytes'])} of "
+        f"{count(table['episodes'], 'episode')}"
+    )
+    yield (
+        f"  done     {count(limiter['inserts'], 'insert')}, {count(limiter['samples'], 'sample')}, "
+        f"{count(limiter['deletes'], 'delete')}"
+    )
+    yield f"  limiter  {_limiter_text(limiter)}"
+    if table["paused"]:
+        yield f"  paused   {', '.join(table['paused'])}"
+    for waiting in table["waiting"]:
+        requests = count(waiting["requests"], f"{waiting['side']} request")
+        yield (
+            f"  waiting  {requests} ({count(waiting['items'], 'item')}), the oldest for {waiting['waited_s']:.1f} s: "
+            f"{waiting['why']}"
+        )
+
+
+def _limiter_text(limiter: Mapping[str, Any]) -> str:
+    lowest, highest = limiter.get("min_diff"), limiter.get("max_diff")
+    text = f"samples from {count(limiter['min_size_to_sample'], 'item')} on"
+    if lowest is None and highest is None:
+        return text
+    band = " ".join(f"{word} {bound:g}" for word, bound in (("from", lowest), ("to", highest)) if bound is not None)
+    return f"{text}; cursor {limiter['cursor']:g} {band}, samples_per_insert {limiter['samples_per_insert']:g}"
+
+
+@click.command()
+@ADDRESS
+@click.option("--wait", "wait_s", type=Seconds(), help="Keep trying for so long.")
+@click.option("--json", "as_json", is_flag=True, help="Print who answered, and how soon, as JSON.")
+def ping(address: str, wait_s: float | None, as_json: bool) -> None:
+    """Ask whether a daemon answers.
+
+    Exit code 0 if it does, 69 if not, 75 if it still did not when --wait was over.
+
+    \b
+    Examples:
+      replayd ping
+      replayd ping --wait 60 --address actor-box:7077
+    """
+    unreachable = os.EX_UNAVAILABLE if wait_s is None else os.EX_TEMPFAIL
+    with connected(address, unreachable) as pool, pool.connection() as connection:
+        began = time.monotonic()
+        hello = connection.open_session(began + (PING_S if wait_s is None else wait_s))
+        took_ms = (time.monotonic() - began) * 1000
+    if as_json:
+        print_json({"server": hello.server, "address": address, "tables": list(hello.tables), "took_ms": took_ms})
+    else:
+        click.echo(f"{hello.server} at {address}")
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@asking
+def tables(address: str, timeout_s: float, as_json: bool) -> None:
+    """List the tables of a running daemon, one a line.
+
+    \b
+    Examples:
+      replayd tables
+      replayd tables --json | jq -r '.[].name'
+    """
+    from replayd_client import inspection
+
+    with connected(address) as pool:
+        found = inspection.info(pool, time.monotonic() + timeout_s)["tables"]
+    if as_json:
+        print_json(found)
+        return
+    for line in aligned([("items", "of", "full", "bytes", "inserts", "samples", "waiting", "name"), *map(_row, found)]):
+        click.echo(line)
+
+
+def _row(table: Mapping[str, Any]) -> tuple[str, ...]:
+    limiter = table["limiter"]
+    return (
+        str(table["size"]),
+        str(table["max_size"]),
+        f"{table['size'] / table['max_size']:.0%}",
+        size_text(table["bytes"]),
+        short(limiter["inserts"]),
+        short(limiter["samples"]),
+        str(sum(waiting["requests"] for waiting in table["waiting"])),
+        table["name"] + "".join(f" (paused: {side})" for side in table["paused"]),
+    )
+
+
+COMMANDS: tuple[click.Command, ...] = (info, ping, tables)
