@@ -41,7 +41,8 @@ class Evictable(Protocol):
     limiter: RateLimiter
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Items in it."""
 
     def next_to_leave(self, n: int) -> Int64s:
         """Slots of up to n items in the order in which the remover takes them."""
@@ -54,6 +55,8 @@ class ServerCapacity:
     """The limit of all tables together, None for none."""
 
     def __init__(self, chunks: ChunkStore, max_bytes: int | None) -> None:
+        if max_bytes is not None and max_bytes < 1:
+            raise ValueError(f"the server's max_bytes must be at least 1, got {max_bytes}")
         self.max_bytes = max_bytes
         self.tables: list[Evictable] = []
         self._chunks = chunks

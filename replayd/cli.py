@@ -72,6 +72,7 @@ Limiters:
     multiple=True,
     metavar="NAME[,KEY=VALUE…]",
     help="A table besides those of the file. Keys: sampler, remover, priority_exponent, max_size, max_times_sampled, "
+    "max_bytes (4GiB), when_full (evict, block or reject), "
     "limiter, samples_per_insert, min_size_to_sample, error_buffer (number or lo:hi), min_diff, max_diff, size; or "
     "preset (queue or stack) and max_size.",
 )
@@ -97,6 +98,7 @@ Limiters:
 @click.option(
     "--endpoint-file", type=click.Path(dir_okay=False), help="Write the addresses there, as JSON, when bound."
 )
+@click.option("--max-bytes", metavar="SIZE", help="Most that all tables may hold, such as 16GiB.  [default: no limit]")
 @click.option("--seed", type=click.IntRange(0), help="Draw the same items for the same messages.")
 @click.option("--insecure-public", is_flag=True, help="Allow addresses that other machines can reach, unauthenticated.")
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Keep what is held in a store in this directory.")
@@ -118,6 +120,7 @@ def serve(
     ingest_port: int | None,
     http: str | None,
     endpoint_file: str | None,
+    max_bytes: str | None,
     seed: int | None,
     insecure_public: bool,
     data_dir: str | None,
@@ -161,6 +164,7 @@ def serve(
                 ingest_port=ingest_port,
                 http=http,
                 seed=seed,
+                max_bytes=max_bytes,
                 insecure_public=insecure_public,
                 data_dir=data_dir,
                 log_level=log_level,
@@ -193,6 +197,7 @@ def serve(
         listen=server.listen,
         ingest=server.ingest or None,
         seed=server.seed,
+        max_bytes=server.max_bytes,
         lease_s=server.lease,
         trimmer=keep_freed_memory(),
         store=store,

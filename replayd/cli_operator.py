@@ -36,6 +36,7 @@ UNLIMITED = "unlimited"
 SETTINGS = {
     "max_size": "an integer of at least 1",
     "max_times_sampled": "an integer, 0 for any number of times",
+    "when_full": "evict, block or reject",
     "samples_per_insert": "a number above 0",
     "min_size_to_sample": "an integer of at least 1",
     "priority_exponent": "a number of at least 0",
@@ -195,19 +196,32 @@ def _changes(context: click.Context, argument: click.Parameter, pairs: tuple[str
     return changes
 
 
-def _value(name: str, text: str) -> int | float | bool | None:
+def _value(name: str, text: str) -> Any:
     if name in BOOLS:
         if text not in ("yes", "no"):
             raise click.BadParameter(f"{name} is yes or no, not {text!r}")
         return text == "yes"
     if text == UNLIMITED and name not in SETTINGS:
         return None
+    if name == "when_full":
+        return text
+    if name == "max_bytes":
+        return _bytes(text)
     for kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             continue
     raise click.BadParameter(f"{name} is {SETTINGS.get(name, f'a number or {UNLIMITED!r}')}, not {text!r}")
+
+
+def _bytes(text: str) -> Any:
+    from replayd.config_units import as_bytes
+
+    try:
+        return as_bytes(text)
+    except ValueError as error:
+        raise click.BadParameter(f"max_bytes: {error}") from None
 
 
 @click.command(name="set")
@@ -217,8 +231,8 @@ def _value(name: str, text: str) -> int | float | bool | None:
 def set_(table: str, changes: dict[str, Any], address: str, timeout_s: float, as_json: bool) -> None:
     """Change settings of TABLE while it runs, all or none; without any, show them.
 
-    Keys: max_size, max_times_sampled, samples_per_insert, min_size_to_sample, min_diff and max_diff ("unlimited" for no
-    bound), priority_exponent, paused_inserts and paused_samples (yes or no). They last until the daemon ends.
+    Keys: max_size, max_times_sampled, max_bytes (such as 4GiB), when_full (evict, block or reject), samples_per_insert,
+    min_size_to_sample, min_diff and max_diff ("unlimited" for no bound, as of max_bytes), priority_exponent, paused_inserts and paused_samples (yes or no). They last until the daemon ends.
     """
     _change(table, changes, address, timeout_s, as_json)
 

@@ -43,6 +43,7 @@ def read_config(
     ingest_port: int | None = None,
     http: str | None = None,
     seed: int | None = None,
+    max_bytes: str | None = None,
     insecure_public: bool = False,
     data_dir: str | None = None,
     log_level: str | None = None,
@@ -67,6 +68,8 @@ def read_config(
     server = data.setdefault("server", {})
     if isinstance(server, dict):
         _set_server(server, listen, port, ingest_port, seed, insecure_public)
+        if max_bytes is not None:
+            server["max_bytes"] = max_bytes
         http_is_said = _set_http(data.setdefault("http", {}), http, server)
     if data_dir is not None and isinstance(store := data.setdefault("store", {}), dict):
         store["path"] = data_dir
@@ -178,7 +181,10 @@ def _port_after(listen: Any, distance: int) -> int | None:
 _LIMITER_KEYS = tuple(
     dict.fromkeys(key for limiter in LIMITERS.values() for key in limiter.model_fields if key != "type")
 )
-_TABLE_KEYS = ("preset", "sampler", "remover", "priority_exponent", "max_size", "max_times_sampled", "limiter")
+_TABLE_KEYS = (
+    *("preset", "sampler", "remover", "priority_exponent", "max_size", "max_times_sampled", "limiter"),
+    *("max_bytes", "when_full"),
+)
 
 
 def _table_from_text(text: str, problems: list[str]) -> dict[str, Any]:

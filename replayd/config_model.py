@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_
 
 from replayd.addresses import OFF, bindable, collide, http_address, is_public
 from replayd.config_choices import Limiter, MinSizeLimiter, PlainSelector, QueueLimiter, Section, Selector, StackLimiter
+from replayd.config_units import as_bytes
 from replayd.extensions import InsertOnSample, PriorityDiffusion
 from replayd.limits import CHECKPOINT_INTERVAL_S, LEASE_S, NAME_BYTES
 from replayd.table import Table
@@ -121,6 +122,10 @@ class TableConfig(Section):
     """Items that it holds."""
     max_times_sampled: int = Field(0, ge=0)
     """After so many draws an item leaves; 0: any number of draws."""
+    max_bytes: Annotated[int | None, BeforeValidator(as_bytes), Field(ge=1)] = Field(None, examples=["4GiB"])
+    """Bytes that its items hold, compressed payload and 271 for each; without it, no limit but the server's."""
+    when_full: Literal["evict", "block", "reject"] = "evict"
+    """At a limit of bytes: evict (the remover makes room), block (inserts wait) or reject (they are refused)."""
     limiter: Limiter = MinSizeLimiter(type="min_size", min_size_to_sample=1)
     """Who waits when: min_size, sample_to_insert_ratio, queue, stack or rate_limiter, each with its keys."""
     signature: Annotated[list[ColumnConfig], AfterValidator(_is_one_nest)] | None = Field(
@@ -169,12 +174,17 @@ class TableConfig(Section):
             max_times_sampled=self.max_times_sampled,
             extensions=[extension.build() for extension in self.extensions],
             signature=None if self.signature is None else _signature(self.signature),
+            max_bytes=self.max_bytes,
+            when_full=self.when_full,
         )
 
     def __str__(self) -> str:
         draws = "any number of draws" if self.max_times_sampled == 0 else f"at most {self.max_times_sampled} draw(s)"
+        most = f"at most {self.max_size} items" + ("" if self.max_bytes is None else f" and {self.max_bytes} bytes")
+        if self.when_full != "evict":
+            most += f" (then {self.when_full})"
         return (
-            f"at most {self.max_size} items, {draws} of each, sampler {self.sampler}, remover {self.remover}, "
+            f"{most}, {draws} of each, sampler {self.sampler}, remover {self.remover}, "
             f"limiter {self.limiter}" + (", with a signature" if self.signature is not None else "")
         )
 
@@ -195,6 +205,8 @@ class ServerConfig(Section):
     """Where inserts by PUSH are taken, at most once each; "" for nowhere. Unless said, two ports above `listen`."""
     seed: int | None = Field(None, ge=0, examples=[1])
     """With it the same messages draw the same items; without, each start draws others."""
+    max_bytes: Annotated[int | None, BeforeValidator(as_bytes), Field(ge=1)] = Field(None, examples=["16GiB"])
+    """Bytes that all tables hold together, as a table's max_bytes; each table's when_full says what happens then."""
     lease: Annotated[float, BeforeValidator(seconds), Field(ge=0.1, le=86400.0)] = LEASE_S
     """How long a silent writer is remembered, so that it may go on where it was."""
     insecure_public: bool = False

@@ -27,7 +27,8 @@ class Server:
     `port` None picks a free one. With a `seed` the same requests draw the same items. Only loopback is listened to;
     `replayd serve` can listen elsewhere. With a `data_dir` the server begins with what is in the store there, and
     writes checkpoints: every `checkpoint_interval_s` seconds (0: never), when `Client.checkpoint` asks for one, and, if
-    `checkpoint_on_stop`, at the end. A context manager; `stop` may be called more than once.
+    `checkpoint_on_stop`, at the end. `max_bytes`: the most that all tables may hold together, None for no limit; each
+    table's `when_full` says what happens then. A context manager; `stop` may be called more than once.
 
     Raises ValueError for no tables, two of one name or a port that is none, BindError if the port is taken, StoreError
     and its kinds (`replayd.errors`) if the store cannot be used.
@@ -42,6 +43,7 @@ class Server:
         data_dir: str | os.PathLike[str] | None = None,
         checkpoint_interval_s: float = CHECKPOINT_INTERVAL_S,
         checkpoint_on_stop: bool = True,
+        max_bytes: int | None = None,
     ) -> None:
         if isinstance(tables, Table):
             raise TypeError("a server takes a list of tables, got one table")
@@ -49,7 +51,8 @@ class Server:
             raise ValueError(f"port must be between 0 and 65535, got {port}")
         self._tables = list(tables)
         store = None if data_dir is None else StoreOptions(Path(data_dir), checkpoint_interval_s, checkpoint_on_stop)
-        self._daemon = Daemon(self._tables, f"tcp://127.0.0.1:{0 if port is None else port}", seed=seed, store=store)
+        listen = f"tcp://127.0.0.1:{0 if port is None else port}"
+        self._daemon = Daemon(self._tables, listen, seed=seed, store=store, max_bytes=max_bytes)
         self._daemon.bind()
         try:
             self._daemon.load()

@@ -53,7 +53,8 @@ class Daemon:
     `listen` and `ingest` are ZeroMQ endpoints; port 0 or `*` picks a free one. `seed` None draws one from the system.
     `trimmer` holds down what the process keeps of freed memory. With a `store` the service begins with what is in it.
     On a `board` the loop puts a bulletin once a second, of which a `manager`, who started the process, is told. `fds`
-    are sockets that it opened before, by the endpoints at which they listen.
+    are sockets that it opened before, by the endpoints at which they listen. `max_bytes`: the most that all tables may
+    hold (None: no limit).
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class Daemon:
         reload: Callable[[Service, float], None] | None = None,
         manager: Manager | None = None,
         fds: Mapping[str, int] | None = None,
+        max_bytes: int | None = None,
     ) -> None:
         self._tables = tables
+        self._max_bytes = max_bytes
         self._reload = reload
         self._board = board
         self._manager = manager
@@ -110,6 +113,7 @@ class Daemon:
                 seed=self._seed,
                 lease_s=self._lease_s,
                 started_at=time.monotonic(),
+                max_bytes=self._max_bytes,
             )
             self._reception = Reception(self.service, own_frame, self._faults.tell)
             self._keeper = Keeper(self._store, self.service, self._wake) if self._store else None

@@ -85,6 +85,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "config_environment",
         "config_faults",
         "config_model",
+        "config_units",
         "config_text",
         "connections",
         "fault_log",

@@ -335,9 +335,10 @@ class Client:
     def set(self, table: str, *, timeout_ms: float | None = DEFAULT_TIMEOUT_MS, **settings: Any) -> SetResult:
         """Change settings of a live table, all or none; return the settings before and after.
 
-        `max_size`, `max_times_sampled`, `samples_per_insert`, `min_size_to_sample`, `min_diff` and `max_diff` (None:
-        unlimited), `priority_exponent`, `paused_inserts`, `paused_samples` (protocol.md §6.9); without any it only
-        tells. Raises DataError for a setting the table does not have or a value without sense, UnknownTableError.
+        `max_size`, `max_times_sampled`, `max_bytes`, `when_full` ("evict", "block" or "reject"), `samples_per_insert`,
+        `min_size_to_sample`, `min_diff` and `max_diff` (None: unlimited, as of `max_bytes`), `priority_exponent`,
+        `paused_inserts`, `paused_samples` (protocol.md §6.9); without any it only tells. Raises DataError for a setting
+        the table does not have or a value without sense, UnknownTableError.
         """
         return inspection.change(self._pool, table, settings, deadline_after(timeout_ms))
 

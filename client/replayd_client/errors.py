@@ -7,6 +7,7 @@ ReplaydError                          .code (the wire's word, "" for an error of
 ├── UnknownTableError    ValueError       no such table; the message lists those there are
 ├── PriorityError        ValueError       NaN, infinite, negative or too large
 ├── LimitExceededError   ValueError       a named limit of the server or of this side
+├── TableFullError       RuntimeError     no room within max_bytes, and the table rejects then
 ├── NeverGrantableError  ValueError       the table as configured can never grant this request
 ├── DeadlineExceededError TimeoutError    the deadline passed; the message says who must act
 ├── ConnectionLostError  ConnectionError  no server, or it went away
@@ -76,6 +77,12 @@ class LimitExceededError(ReplaydError, ValueError):
     """A named limit was passed; `detail` names it."""
 
     code = "limit_exceeded"
+
+
+class TableFullError(ReplaydError, RuntimeError):
+    """The table has no room for it within its `max_bytes`, or the server within its own, and rejects what has none."""
+
+    code = "table_full"
 
 
 class NeverGrantableError(ReplaydError, ValueError):
@@ -202,6 +209,7 @@ _BY_CODE: dict[str, type[ReplaydError]] = {
         PriorityError,
         AccessDeniedError,
         LimitExceededError,
+        TableFullError,
         NeverGrantableError,
         DeadlineExceededError,
         ShuttingDownError,

@@ -231,7 +231,7 @@ def test_all_faults_are_told_at_once_each_with_its_place(write: Any) -> None:
         sampler = { type = "prioritized" }
         """
     )
-    told = problems(path, tables=["extra,max_times=3"])
+    told = problems(path, tables=["extra,max_time_sampled=3"])
     for place in (
         "server.lease: expected a time with its unit",
         "server: unknown key 'listne'; did you mean 'listen'?",
@@ -243,7 +243,7 @@ def test_all_faults_are_told_at_once_each_with_its_place(write: Any) -> None:
         "table 2: name is missing",
         "table 2: sampler: priority_exponent is missing",
         "unknown key 'speed'",
-        "--table extra: unknown key 'max_times'; did you mean 'max_times_sampled'?",
+        "--table extra: unknown key 'max_time_sampled'; did you mean 'max_times_sampled'?",
     ):
         assert any(line.startswith(place) for line in told), (place, told)
     assert len(told) == 11
@@ -486,7 +486,7 @@ limiter = { type = "min_size",
 """.replace(",\n            ", ", ")
         + '[[table]]\nmax_size = 3\n[http]\n\nlisten = "x"\n'
     )
-    places = {fault.key: fault.place.removeprefix(f"{path}:") for fault in faults(path, tables=["extra,max_times=3"])}
+    places = {fault.key: fault.place.removeprefix(f"{path}:") for fault in faults(path, tables=["extra,max_time_sampled=3"])}
     assert places == {
         "server": "3",
         "server.lease": "4",

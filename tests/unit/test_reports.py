@@ -67,7 +67,7 @@ def test_each_second_of_waiting_is_put_down_to_the_term_that_held_the_first_requ
     tell(s, insert(writer, 4), 40.0)
     found = table_of(s, 42.0)["blocked_by_s"]
     assert found["sample"] == {"min_size_to_sample": 4.0, "paused": 3.0, "min_diff": 6.0, "min_n": 2.0}
-    assert found["insert"] == {"max_diff": 2.0, "paused": 0.0}
+    assert found["insert"] == {"max_diff": 2.0, "max_bytes": 0.0, "server_max_bytes": 0.0, "paused": 0.0}
     assert table_of(s, 42.0)["blocked_s"] == {"insert": 2.0, "sample": 15.0}
     s.validate()
 
@@ -208,7 +208,7 @@ def test_the_slowest_turn_is_remembered_for_a_while_and_then_forgotten() -> None
     assert vitals.slowest_turn_s(100.0 + 5 * WINDOW_S) == 0.0
     vitals.turn(100.0 + 5 * WINDOW_S, 100.0 + 5 * WINDOW_S + 0.125)
     assert vitals.slowest_turn_s(100.0 + 5 * WINDOW_S + 1) == 0.125
-    assert sum(vitals.report(0.0)["loop"]["turn_s"]["counts"]) == 5
+    assert sum(vitals.report_loop(0.0)["turn_s"]["counts"]) == 5
 
 
 def test_a_bulletin_is_not_changed_by_what_happens_later() -> None:
