@@ -69,7 +69,9 @@ class Accounts:
 
     def open_insert(self, peer: Peer, nbytes: int) -> None:
         """The peer waits for the acknowledgement of a message of `nbytes` bytes."""
-        account = self._accounts.setdefault(peer, Account())
+        account = self._accounts.get(peer)
+        if account is None:
+            account = self._accounts[peer] = Account()
         account.insert_messages += 1
         account.insert_bytes += nbytes
 

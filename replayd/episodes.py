@@ -72,7 +72,7 @@ class Episodes:
         for start, end, last, goes_on in zip(starts, ends, lasts, (~begins[starts]).tolist(), strict=True):
             if goes_on:
                 # As far as no new one begins.
-                stop = start + int(np.searchsorted(begun[start:end], begun[start], side="right"))
+                stop = start + int(begun[start:end].searchsorted(begun[start], side="right"))
                 episodes[start:stop] = last.name
             last.name = int(episodes[end - 1])
         count(self._chunks, episodes, 1)

@@ -7,7 +7,8 @@ stored together. Owns what can be joined; the rest is read one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -33,131 +34,152 @@ def is_joinable(header: Header, body: Frames) -> bool:
 
 def read_run(messages: Sequence[Message]) -> InsertRun | None:
     """These inserts as one; None if one of them is anything but plain, and they must be read one by one."""
-    joint = _Joint()
-    for peer, id, header, body in messages:
-        if not joint.add(peer, id, header, body):
-            return None
     try:
-        return joint.run()
-    except PeerError:
+        return _run(messages)
+    except (_NotPlain, PeerError):
         # Whose fault it is, and which one, is told when each is read by itself.
         return None
 
 
-class _Joint:
-    def __init__(self) -> None:
-        self._heads: list[InsertHead] = []
-        self._chunks = self._items = 0
-        self._schemas: dict[bytes, int] = {}
-        self._tables: dict[str, int] = {}
-        self._templates: dict[bytes, int] = {}
-        self._schema_of: list[int] = []
-        self._table_of: list[Int64s | int] = []
-        self._template_of: list[Int64s | int] = []
-        self._parts: dict[str, list[bytes]] = {name: [] for name in (*_CHUNK_FIELDS, *_ITEM_FIELDS, "blobs")}
-        self._body: list[Any] = []
+class _NotPlain(Exception):
+    """A message is not what can be joined."""
 
-    def add(self, peer: Peer, id: int, header: Header, body: Frames) -> bool:
-        """Join one message; False if that cannot be."""
-        get = header.get
-        rows, priority, stream = get("rows", b""), get("priority", b""), get("stream")
-        seq, keep_from, first = get("seq"), get("keep_from"), get("first_chunk")
-        if not (type(rows) is type(priority) is type(stream) is bytes and len(stream) == 16):
-            return False
-        n, m = len(rows) // 4, len(priority) // 8
-        if not (n and is_uint(seq) and is_uint(keep_from) and is_uint(first) and first + n <= CHUNK_NUMBER.value):
-            return False
-        blobs, schemas = get("blobs"), get("schemas")
-        if not (_is_list_of(schemas, bytes) and len(schemas) == 1 and type(blobs) is bytes) or "schema_of" in header:
-            return False
-        if not self._join(_CHUNK_FIELDS, header, n) or (m and not self._join_items(header, m)):
-            return False
-        if len(blobs) % (n * BLOB_RECORD.itemsize):
-            return False
-        self._parts["blobs"].append(blobs)
-        self._schema_of.append(self._schemas.setdefault(schemas[0], len(self._schemas)))
-        chunks, items = self._chunks, self._items
-        self._chunks += n
-        self._items += m
-        nbytes = sum(map(len, body))
-        widths = len(blobs) // BLOB_RECORD.itemsize
-        span, mine = slice(chunks, self._chunks), slice(items, self._items)
-        self._heads.append(InsertHead(peer, id, stream, seq, keep_from, first, span, mine, nbytes, widths))
-        self._body += body
-        return True
 
-    def run(self) -> InsertRun | None:
-        """All of them. Raises PeerError for the fault of any."""
-        heads = self._heads
-        counts = [head.chunks.stop - head.chunks.start for head in heads]
-        fields: Fields = {name: b"".join(parts) for name, parts in self._parts.items() if parts}
-        fields["first_chunk"] = 0
-        fields["schemas"] = list(self._schemas)
-        if len(self._schemas) > 1:
-            fields["schema_of"] = np.repeat(np.array(self._schema_of, "<u2"), counts).tobytes()
-        if self._items:
-            fields["tables"], fields["templates"] = list(self._tables), list(self._templates)
-            m = [head.items.stop - head.items.start for head in heads if head.items.stop > head.items.start]
-            for name, of, among in (
-                ("table_of", self._table_of, self._tables),
-                ("template_of", self._template_of, self._templates),
-            ):
-                if len(among) > 1:
-                    each = [np.broadcast_to(index, count) for index, count in zip(of, m, strict=True)]
-                    fields[name] = np.concatenate(each).astype("<u2").tobytes()
-        if max(len(self._schemas), len(self._tables), len(self._templates)) > DESCRIPTIONS.value:
-            return None
-        header = Header(fields)
-        chunks = read_chunks(header, _packed(self._body))
-        items = read_items(header)
-        assert chunks is not None, "each message has a chunk"
-        # What is right in sum must be right for each: its bytes, and its records.
-        ends = np.array([head.chunks.stop for head in heads]) - 1
-        if not np.array_equal(np.cumsum(chunks.nbytes)[ends], np.cumsum([head.nbytes for head in heads])):
-            return None
-        widths = np.array([len(schema.columns) for schema in chunks.schemas])[np.array(self._schema_of)]
-        if not np.array_equal(widths * counts, [head.records for head in heads]):
-            return None
-        return InsertRun(heads, chunks, items)
+def _run(messages: Sequence[Message]) -> InsertRun:
+    """All of them, field after field: 6 µs a message, where going through the fields of each takes 35.
 
-    def _join(self, names: dict[str, tuple[int, int]], header: Header, n: int) -> bool:
-        for name, (size, default) in names.items():
-            value = header.get(name)
-            if value is None:
-                if default == _NONE:
-                    return False
-                value = default.to_bytes(size, "little") * n
-            elif type(value) is not bytes or len(value) != size * n:
-                return False
-            self._parts[name].append(value)
-        return True
+    Raises _NotPlain and PeerError for the fault of any.
+    """
+    peers, ids, headers, bodies = zip(*messages, strict=True)
+    all_fields: list[Fields] = [header.fields for header in headers]
+    streams = _column(all_fields, "stream", bytes)
+    seqs, keeps, firsts = (_uints(all_fields, name) for name in ("seq", "keep_from", "first_chunk"))
+    counts = [len(rows) // 4 for rows in _column(all_fields, "rows", bytes)]
+    items = [len(priority) // 8 for priority in _column(all_fields, "priority", bytes, b"")]
+    blobs = _column(all_fields, "blobs", bytes)
+    records = [len(blob) // BLOB_RECORD.itemsize for blob in blobs]
+    _require(set(map(len, streams)) == {16} and min(counts) > 0)
+    _require(max(map(add, firsts, counts)) <= CHUNK_NUMBER.value)
+    _require(all(len(blob) % (n * BLOB_RECORD.itemsize) == 0 for blob, n in zip(blobs, counts, strict=True)))
+    _require(not any("schema_of" in fields for fields in all_fields))
+    schemas = _Descriptions(bytes)
+    schema_of = [schemas.only(fields.get("schemas")) for fields in all_fields]
 
-    def _join_items(self, header: Header, m: int) -> bool:
-        tables, templates = header.get("tables"), header.get("templates", _IDENTITY)
-        if not (_is_list_of(tables, str) and _is_list_of(templates, bytes)) or not tables or not templates:
-            return False
-        if len(set(tables)) != len(tables) or not self._join(_ITEM_FIELDS, header, m):
-            return False
-        for name, values, known, joined in (
-            ("table_of", tables, self._tables, self._table_of),
-            ("template_of", templates, self._templates, self._template_of),
-        ):
-            numbers = [known.setdefault(value, len(known)) for value in values]
-            index = header.get(name)
+    joined: Fields = {"first_chunk": 0, "blobs": b"".join(blobs), "schemas": schemas.values}
+    _join(joined, _CHUNK_FIELDS, all_fields, counts)
+    if len(schemas.values) > 1:
+        joined["schema_of"] = np.repeat(np.array(schema_of, "<u2"), counts).tobytes()
+    if any(items):
+        _join_items(joined, *zip(*((f, m) for f, m in zip(all_fields, items, strict=True) if m), strict=True))
+    header = Header(joined)
+    chunks = read_chunks(header, _packed([frame for body in bodies for frame in body]))
+    batch = read_items(header)
+    assert chunks is not None, "each message has a chunk"
+
+    nbytes = [sum(map(len, body)) for body in bodies]
+    chunk_ends, item_ends = list(accumulate(counts)), list(accumulate(items))
+    # What is right in sum must be right for each: its bytes, and its records.
+    _require(chunks.nbytes.cumsum()[np.array(chunk_ends) - 1].tolist() == list(accumulate(nbytes)))
+    widths = [len(schema.columns) for schema in chunks.schemas]
+    _require([widths[schema] * n for schema, n in zip(schema_of, counts, strict=True)] == records)
+    spans, mine = map(slice, [0, *chunk_ends], chunk_ends), map(slice, [0, *item_ends], item_ends)
+    heads = list(map(InsertHead, peers, ids, streams, seqs, keeps, firsts, spans, mine, nbytes))
+    return InsertRun(heads, chunks, batch)
+
+
+def _join_items(joined: Fields, all_fields: Sequence[Fields], counts: Sequence[int]) -> None:
+    """`counts`: the items of each of these messages, one at least."""
+    _join(joined, _ITEM_FIELDS, all_fields, counts)
+    for name, index_name, kind, default in (
+        ("tables", "table_of", str, None),
+        ("templates", "template_of", bytes, _IDENTITY),
+    ):
+        known = _Descriptions(kind)
+        of: list[Int64s | int] = []
+        for fields, m in zip(all_fields, counts, strict=True):
+            numbers = known.numbers(fields.get(name, default))
+            index = fields.get(index_name)
             if index is None:
-                joined.append(numbers[0])
+                of.append(numbers[0])
                 continue
-            if type(index) is not bytes or len(index) != 2 * m:
-                return False
+            _require(type(index) is bytes and len(index) == 2 * m)
             mine = np.frombuffer(index, "<u2")
-            if int(mine.max()) >= len(numbers):
-                return False
-            joined.append(np.array(numbers, np.int64)[mine])
-        return True
+            _require(int(mine.max()) < len(numbers))
+            of.append(np.array(numbers, np.int64)[mine])
+        joined[name] = known.values
+        if len(known.values) > 1:
+            each = [np.broadcast_to(index, m) for index, m in zip(of, counts, strict=True)]
+            joined[index_name] = np.concatenate(each).astype("<u2").tobytes()
+
+
+class _Descriptions:
+    """Schemas, tables or templates of all messages, each once. Nearly always they are those of the message before."""
+
+    def __init__(self, kind: type) -> None:
+        self.values: list[Any] = []
+        self._kind = kind
+        self._known: dict[Any, int] = {}
+        self._last: Any = self
+        self._last_numbers: list[int] = []
+
+    def numbers(self, values: Any) -> list[int]:
+        """Where each of a message's stands among all."""
+        if values != self._last:
+            _require(type(values) is list and {self._kind} == set(map(type, values)))
+            # The same table twice is an error that a reader of the joined message would not see.
+            _require(len(set(values)) == len(values))
+            self._last, self._last_numbers = values, [self._number(value) for value in values]
+            _require(len(self.values) <= DESCRIPTIONS.value)
+        return self._last_numbers
+
+    def only(self, values: Any) -> int:
+        """The same of a message that has one."""
+        numbers = self.numbers(values)
+        _require(len(numbers) == 1)
+        return numbers[0]
+
+    def _number(self, value: Any) -> int:
+        number = self._known.setdefault(value, len(self.values))
+        if number == len(self.values):
+            self.values.append(value)
+        return number
+
+
+def _join(
+    joined: Fields, names: dict[str, tuple[int, int]], all_fields: Sequence[Fields], counts: Sequence[int]
+) -> None:
+    for name, (size, default) in names.items():
+        values: list[Any] = [fields.get(name) for fields in all_fields]
+        if None in values and default != _NONE:
+            if values.count(None) == len(values):
+                continue
+            missing = default.to_bytes(size, "little")
+            values = [missing * n if value is None else value for value, n in zip(values, counts, strict=True)]
+        _require(set(map(type, values)) == {bytes} and list(map(len, values)) == [size * n for n in counts])
+        joined[name] = b"".join(values)
+
+
+def _column(all_fields: Sequence[Fields], name: str, kind: type, default: Any = None) -> list[Any]:
+    values = [fields.get(name, default) for fields in all_fields]
+    _require(set(map(type, values)) == {kind})
+    return values
+
+
+def _uints(all_fields: Sequence[Fields], name: str) -> list[int]:
+    values = _column(all_fields, name, int)
+    _require(min(values) >= 0 and is_uint(max(values)))
+    return values
+
+
+def _require(is_plain: bool) -> None:
+    if not is_plain:
+        raise _NotPlain
 
 
 def _packed(frames: Frames) -> list[Any]:
     """The same bytes in fewer frames: small ones that follow each other as one."""
+    if max(map(len, frames), default=0) < SMALL_PAYLOAD_BYTES:
+        return [b"".join(frames)] if frames else []
     packed: list[Any] = []
     for is_large, group in groupby(frames, lambda frame: len(frame) >= SMALL_PAYLOAD_BYTES):
         together = list(group)
@@ -176,7 +198,3 @@ _ITEM_FIELDS = {
 }
 """Bytes of a value, and its default."""
 _IDENTITY = [b""]
-
-
-def _is_list_of(value: Any, kind: type) -> bool:
-    return type(value) is list and all(type(entry) is kind for entry in value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from replayd.errors import BadRequest, PeerError, SequenceGap, UnknownTable
 from replayd.interned import Interned
 from replayd.items import Keys
 from replayd.limits import ITEM_BYTES, LEASED_BYTES, STREAMS, WINDOW_BYTES, WINDOW_MESSAGES
-from replayd.messages import Insert, InsertRun, Int64s, ItemBatch, Peer
+from replayd.messages import Insert, InsertHead, InsertRun, Int64s, ItemBatch, Peer
 from replayd.pending import PendingInsert
 from replayd.reports import Counters
 from replayd.streams import Stream, Streams, Ticket
@@ -75,7 +76,7 @@ class Intake:
             episodes = self._chunks.episodes.enter(request.chunks.episodes, [0], [stream.last_episode])
             slots = self._chunks.add(request.chunks, numbers, stream.uid, episodes)
             self._chunks.link([stream.slot_before(request.chunks.first)], slots[:1], slots[:-1], slots[1:])
-            stream.extend(request.chunks.first, slots)
+            stream.extend(numbers, slots)
             stream.schema = request.chunks.schemas[int(request.chunks.schema_of[-1])]
         count = len(request.items) if request.items else 0
         ticket = Ticket(self._keys.take(count), count, request.nbytes, count, [], request.seq, stream)
@@ -110,27 +111,19 @@ class Intake:
         except PeerError:
             return None
         streams = [self._streams.get(head.stream) or self._streams.open(head.stream, now) for head in run.heads]
-        starts = [head.chunks.start for head in run.heads]
-        counts = [head.chunks.stop - head.chunks.start for head in run.heads]
-        within = np.arange(len(run.chunks)) - np.repeat(starts, counts)
-        numbers = within + np.repeat([head.first for head in run.heads], counts)
-        uids = np.repeat([stream.uid for stream in streams], counts)
-        episodes = self._chunks.episodes.enter(run.chunks.episodes, starts, [stream.last_episode for stream in streams])
-        slots = self._chunks.add(run.chunks, numbers, uids, episodes)
+        counts = np.array([head.chunks.stop - head.chunks.start for head in run.heads])
+        uids = np.array([stream.uid for stream in streams]).repeat(counts)
+        numbers = np.array([head.first - head.chunks.start for head in run.heads]).repeat(counts)
+        numbers += np.arange(len(numbers))
+        slots = self._chunks.add(run.chunks, numbers, uids, self._enter_episodes(run, streams))
         first_slots = slots[own.first]
-        before: list[int] = []
-        gone: list[Int64s] = []
-        tickets: list[Ticket] = []
-        key = self._keys.take(0 if run.items is None else len(run.items))
-        schemas = [run.chunks.schemas[n] for n in run.chunks.schema_of[starts].tolist()]
-        for n, (head, stream, schema) in enumerate(zip(run.heads, streams, schemas, strict=True)):
+        gone = self._extend_streams(run, own, streams, uids, numbers, slots, first_slots)
+        # Last comes who was heard last.
+        for stream in reversed(dict.fromkeys(reversed(streams))):
             self._streams.heard(stream, now)
-            before.append(stream.slot_before(head.first))
-            stream.extend(head.first, slots[head.chunks])
-            stream.schema = schema
-            if n in own.reach_back:
-                assert run.items is not None, "who reaches back has items"
-                first_slots[head.items] = stream.find(run.items.chunk[head.items])
+        key = self._keys.take(0 if run.items is None else len(run.items))
+        tickets: list[Ticket] = []
+        for head, stream in zip(run.heads, streams, strict=True):
             m = head.items.stop - head.items.start
             ticket = Ticket(key + head.items.start, m, head.nbytes, m, [], head.seq, stream)
             stream.record(ticket)
@@ -138,15 +131,12 @@ class Intake:
             if head.peer is not None:
                 ticket.askers.append((head.peer, head.id))
                 self._accounts.open_insert(head.peer, head.nbytes)
-            gone.append(stream.shorten(head.keep_from))
-        follows = within[1:] > 0
-        self._chunks.link(before, slots[starts], slots[:-1][follows], slots[1:][follows])
         if run.items is not None:
             whole = self._hold(run.items, first_slots, tickets[0], now)
             for head, ticket in zip(run.heads, tickets, strict=True):
                 if ticket.items:
                     _park(whole, ticket, head.items, run.items, tables)
-        self._chunks.unlease(np.concatenate(gone))
+        self._chunks.unlease(gone)
         return tickets, tables
 
     # --- one message --------------------------------------------------------------------------------------------------
@@ -210,6 +200,54 @@ class Intake:
                 if account.insert_messages > WINDOW_MESSAGES.value or account.insert_bytes > WINDOW_BYTES.value:
                     return False
         return len(self._streams) + opened <= STREAMS.value
+
+    def _enter_episodes(self, run: InsertRun, streams: Sequence[Stream]) -> Int64s:
+        """Names for the chunks of a run. Messages of one stream that follow each other count as one."""
+        before = [None, *streams[:-1]]
+        begins = [n for n, (stream, other) in enumerate(zip(streams, before, strict=True)) if stream is not other]
+        starts = [run.heads[n].chunks.start for n in begins]
+        return self._chunks.episodes.enter(run.chunks.episodes, starts, [streams[n].last_episode for n in begins])
+
+    def _extend_streams(
+        self,
+        run: InsertRun,
+        own: OwnWindows,
+        streams: Sequence[Stream],
+        uids: Int64s,
+        numbers: Int64s,
+        slots: Int64s,
+        first_slots: Int64s,
+    ) -> Int64s:
+        """Bring each stream to where its last message takes it, with one step for all of them: that is 2 µs for one of
+        32 messages, 25 with a step for each.
+
+        `uids`, `numbers` and `slots` are those of the run's chunks. Completes `first_slots`; returns the slots that the
+        streams let go of.
+        """
+        messages: dict[Stream, list[InsertHead]] = {}
+        for head, stream in zip(run.heads, streams, strict=True):
+            messages.setdefault(stream, []).append(head)
+        if len(messages) > 1:
+            order = uids.argsort(kind="stable")
+            uids, numbers, slots = uids[order], numbers[order], slots[order]
+        follows = (uids[1:] == uids[:-1]) & (numbers[1:] == numbers[:-1] + 1)
+        before: list[int] = []
+        gone: list[Int64s] = []
+        starts = [0, *((uids[1:] != uids[:-1]).nonzero()[0] + 1).tolist(), len(uids)]
+        by_uid = sorted(messages.items(), key=lambda entry: entry[0].uid)
+        for (stream, heads), (start, stop) in zip(by_uid, pairwise(starts), strict=True):
+            before.append(stream.slot_before(heads[0].first))
+            stream.extend(numbers[start:stop], slots[start:stop])
+            stream.schema = run.chunks.schemas[int(run.chunks.schema_of[heads[-1].chunks.start])]
+            if own.reach_back:
+                # Only a stream's first message may.
+                assert run.items is not None, "who reaches back has items"
+                first = heads[0].items
+                is_back = ~own.is_own[first]
+                first_slots[first][is_back] = stream.find(run.items.chunk[first][is_back])
+            gone.append(stream.shorten(max(head.keep_from for head in heads)))
+        self._chunks.link(before, slots[starts[:-1]], slots[:-1][follows], slots[1:][follows])
+        return np.concatenate(gone)
 
     # --- both ---------------------------------------------------------------------------------------------------------
 

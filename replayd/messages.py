@@ -133,8 +133,6 @@ class InsertHead(NamedTuple):
     chunks: slice
     items: slice
     nbytes: int
-    records: int
-    """Its blob records."""
 
 
 @dataclass(slots=True)

@@ -76,16 +76,17 @@ class Stream:
         found: Int64s = self.slots[np.searchsorted(self.numbers, numbers)]
         return found
 
-    def extend(self, first: int, slots: Int64s) -> None:
-        """Chunks `first`, `first + 1`, … have been stored in these slots."""
+    def extend(self, numbers: Int64s, slots: Int64s) -> None:
+        """Chunks of these numbers, which rise, have been stored in these slots."""
+        first = int(numbers[0])
         assert first >= self.next_number, f"chunk {first} is behind {self.next_number}"
-        self.next_number = first + len(slots)
-        self.numbers = np.concatenate((self.numbers, np.arange(first, self.next_number)))
+        self.next_number = int(numbers[-1]) + 1
+        self.numbers = np.concatenate((self.numbers, numbers))
         self.slots = np.concatenate((self.slots, slots))
 
     def shorten(self, keep_from: int) -> Int64s:
         """Forget the chunks below `keep_from`; their slots, whose lease is now over."""
-        dropped = int(np.searchsorted(self.numbers, keep_from))
+        dropped = int(self.numbers.searchsorted(keep_from))
         gone = self.slots[:dropped]
         self.numbers, self.slots = self.numbers[dropped:], self.slots[dropped:]
         return gone
