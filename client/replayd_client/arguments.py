@@ -31,7 +31,7 @@ def checked_table(table: Any) -> str:
 
 def checked_integer(name: str, value: Any, least: int, most: int | None = None) -> int:
     """An integer from `least` to `most`, which may be one of numpy's. Bools are none."""
-    found = _index(value)
+    found = integer_of(value)
     if found is None or found < least or (most is not None and found > most):
         bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
         kind = DataError if found is not None else ArgumentTypeError
@@ -41,7 +41,7 @@ def checked_integer(name: str, value: Any, least: int, most: int | None = None) 
 
 def checked_index(index: Any, of: str) -> int:
     """An index, or a part of a slice, of what `of` names. Bools are none: a list of them would be a mask."""
-    found = _index(index)
+    found = integer_of(index)
     if found is None:
         raise ArgumentTypeError(f"{of} is indexed by integers and slices of them, not {type(index).__name__}")
     return found
@@ -87,7 +87,7 @@ def value_text(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__})"
 
 
-def _index(value: Any) -> int | None:
+def integer_of(value: Any) -> int | None:
     """An integer as Python's, None for what is none."""
     if isinstance(value, bool | np.bool_):
         return None

@@ -113,9 +113,9 @@ def priorities_of(priorities: Mapping[str, Any], count: int) -> dict[str, NDArra
             continue
         try:
             array = np.asarray(priority_numbers(table, value), np.float64)
-            if array.shape != (count,):
-                array = np.broadcast_to(array, (count,))
-            values = np.ascontiguousarray(array)
+            if array.shape not in ((), (count,)):
+                raise ValueError
+            values = np.ascontiguousarray(np.broadcast_to(array, (count,)))
         except OverflowError:
             raise PriorityError(f"table {table!r}: priorities must be at most {PRIORITY_MAX:g}") from None
         except ValueError as error:

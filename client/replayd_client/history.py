@@ -312,7 +312,7 @@ def picked(rows: Sequence[int], index: Any) -> tuple[Sequence[int], bool]:
     if isinstance(index, slice):
         parts = [None if part is None else checked_index(part, "a history") for part in _parts_of(index)]
         if parts[2] == 0:
-            raise DataError("a slice of a history has another step than 0")
+            raise DataError("the step of a slice cannot be 0")
         return rows[slice(*parts)], False
     if isinstance(index, (list, tuple, np.ndarray)):
         if isinstance(index, np.ndarray) and index.ndim and (index.ndim != 1 or index.dtype.kind not in "iu"):

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.arguments import checked_table
+from replayd_client.arguments import checked_table, integer_of
 from replayd_client.client import Client
 from replayd_client.data_spec import DataSpec
-from replayd_client.errors import ConnectionLostError, DataError, DeadlineExceededError, UnknownTableError
+from replayd_client.errors import (
+    ArgumentTypeError,
+    ConnectionLostError,
+    DataError,
+    DeadlineExceededError,
+    UnknownTableError,
+)
 from replayd_client.pool import endpoint_of
 from replayd_client.prefetcher import DatasetEnd, Plan
 from replayd_client.sampling import ReplaySample, SampleInfo
@@ -67,12 +73,11 @@ class ItemDataset(ABC):
     ) -> None:
         endpoint_of(server_address)
         checked_table(table)
-        _check_positive("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker)
-        _check_positive_or_unlimited("num_workers_per_iterator", num_workers_per_iterator)
-        _check_positive_or_unlimited("max_samples_per_stream", max_samples_per_stream)
-        _check_positive_or_unlimited("max_samples", max_samples)
-        if not _is_integer(rate_limiter_timeout_ms) or rate_limiter_timeout_ms < -1:
-            raise DataError(f"rate_limiter_timeout_ms ({rate_limiter_timeout_ms!r}) must be an integer >= -1")
+        in_flight = _integer("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker, "positive")
+        _integer("num_workers_per_iterator", num_workers_per_iterator, "positive or -1")
+        _integer("max_samples_per_stream", max_samples_per_stream, "positive or -1")
+        most = _integer("max_samples", max_samples, "positive or -1")
+        timeout_ms = _integer("rate_limiter_timeout_ms", rate_limiter_timeout_ms, ">= -1")
         self._arguments = (
             server_address,
             table,
@@ -87,7 +92,7 @@ class ItemDataset(ABC):
         self._address = server_address
         self._table = table
         self._spec = None if dtypes is None and shapes is None else DataSpec.of(dtypes, shapes)
-        self._plan = _plan(table, max_in_flight_samples_per_worker, rate_limiter_timeout_ms, max_samples)
+        self._plan = _plan(table, in_flight, timeout_ms, most)
         self._ended_by: DatasetEnd | None = None
 
     @classmethod
@@ -219,15 +224,17 @@ def _plan(table: str, in_flight: int, timeout_ms: int, max_samples: int) -> Plan
     )
 
 
-def _check_positive(name: str, value: Any) -> None:
-    if not _is_integer(value) or value < 1:
-        raise DataError(f"{name} ({value!r}) must be a positive integer")
+_BOUNDS: Final[dict[str, tuple[str, Callable[[int], bool]]]] = {
+    "positive": ("a positive integer", lambda value: value >= 1),
+    "positive or -1": ("a positive integer or -1", lambda value: value >= 1 or value == -1),
+    ">= -1": ("an integer >= -1", lambda value: value >= -1),
+}
+"""What an argument must be, in the field's words."""
 
 
-def _check_positive_or_unlimited(name: str, value: Any) -> None:
-    if not _is_integer(value) or (value < 1 and value != -1):
-        raise DataError(f"{name} ({value!r}) must be a positive integer or -1")
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+def _integer(name: str, value: Any, bounds: str) -> int:
+    found, (words, is_within) = integer_of(value), _BOUNDS[bounds]
+    if found is None or not is_within(found):
+        kind = DataError if found is not None else ArgumentTypeError
+        raise kind(f"{name} ({value!r}) must be {words}")
+    return found

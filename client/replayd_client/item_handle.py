@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Literal
 
+from replayd_client.arguments import checked_timeout
 from replayd_client.errors import ReplaydError
 from replayd_client.insert_message import Receipt
 
@@ -49,6 +50,8 @@ class ItemHandle:
         if its writer was closed before, and DeadlineExceededError with what the server says holds it back; the item is
         on its way all the same, and one may wait again.
         """
+        if timeout_ms != "own":
+            checked_timeout(timeout_ms)
         if not self.done:
             assert self._wait is not None, "an item that was created has a writer"
             self._wait(self, timeout_ms)

@@ -243,8 +243,8 @@ def test_any_number_is_a_deadline(serve: Any, client_of: Any, timeout_ms: Any) -
 
 def test_a_limit_is_told_apart_from_what_was_asked_for(serve: Any, client_of: Any) -> None:
     client = client_of(serve(uniform("t")))
-    with pytest.raises(errors.LimitExceededError, match="got 1000000, the limit `samples` is 16384 "):
-        client.sample_batch("t", 1_000_000)
+    with pytest.raises(errors.LimitExceededError, match="got 1000000, the limit `peeked` is 1024 "):
+        client.peek("t", newest=1_000_000)
 
 
 # Writers.
