@@ -102,6 +102,11 @@ Limiters:
 @click.option("--seed", type=click.IntRange(0), help="Draw the same items for the same messages.")
 @click.option("--insecure-public", is_flag=True, help="Allow addresses that other machines can reach, unauthenticated.")
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Keep what is held in a store in this directory.")
+@click.option(
+    "--journal",
+    type=click.Choice(("off", "interval", "sync")),
+    help="What a crash may take: all since the last checkpoint, the last second, nothing that was acknowledged.",
+)
 @click.option("--log-level", type=click.Choice(("debug", "info", "warning", "error")), help="Least that is logged.")
 @click.option(
     "--log-format",
@@ -124,6 +129,7 @@ def serve(
     seed: int | None,
     insecure_public: bool,
     data_dir: str | None,
+    journal: str | None,
     log_level: str | None,
     log_format: str | None,
     strict: bool,
@@ -142,6 +148,7 @@ def serve(
     from replayd.config_faults import ConfigError
     from replayd.errors import BindError, StoreError
     from replayd.heap import keep_freed_memory
+    from replayd.journal import JournalOptions
     from replayd.keeper import StoreOptions
     from replayd.notify import manager_of
     from replayd.reloading import Reloader
@@ -167,6 +174,7 @@ def serve(
                 max_bytes=max_bytes,
                 insecure_public=insecure_public,
                 data_dir=data_dir,
+                journal=journal,
                 log_level=log_level,
                 log_format=log_format,
             )
@@ -181,8 +189,10 @@ def serve(
     server, store = config.server, None
     if config.store is not None:
         rules = RestoreRules(strict, reset_limiter, drop_removed_tables)
-        interval_s, on_stop = config.store.checkpoint_interval, config.store.checkpoint_on_stop
-        store = StoreOptions(Path(config.store.path), interval_s, on_stop, rules, allow_empty)
+        said = config.store
+        kept = JournalOptions(said.journal, said.journal_interval, said.journal_max_bytes)
+        interval_s, on_stop = said.checkpoint_interval, said.checkpoint_on_stop
+        store = StoreOptions(Path(said.path), interval_s, on_stop, rules, allow_empty, kept)
     elif strict or allow_empty or reset_limiter or drop_removed_tables:
         raise click.UsageError("--strict, --allow-empty, --reset-limiter and --drop-removed-tables need --data-dir")
     try:

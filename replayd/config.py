@@ -46,6 +46,7 @@ def read_config(
     max_bytes: str | None = None,
     insecure_public: bool = False,
     data_dir: str | None = None,
+    journal: str | None = None,
     log_level: str | None = None,
     log_format: str | None = None,
 ) -> Config:
@@ -71,8 +72,9 @@ def read_config(
         if max_bytes is not None:
             server["max_bytes"] = max_bytes
         http_is_said = _set_http(data.setdefault("http", {}), http, server)
-    if data_dir is not None and isinstance(store := data.setdefault("store", {}), dict):
-        store["path"] = data_dir
+    for key, value in (("path", data_dir), ("journal", journal)):
+        if value is not None and isinstance(store := data.setdefault("store", {}), dict):
+            store[key] = value
     for key, value in (("level", log_level), ("format", log_format)):
         if value is not None and isinstance(log := data.setdefault("log", {}), dict):
             log[key] = value

@@ -17,6 +17,7 @@ from replayd.addresses import OFF, bindable, collide, http_address, is_public
 from replayd.config_choices import Limiter, MinSizeLimiter, PlainSelector, QueueLimiter, Section, Selector, StackLimiter
 from replayd.config_units import as_bytes
 from replayd.extensions import InsertOnSample, PriorityDiffusion
+from replayd.journal import JournalOptions
 from replayd.limits import CHECKPOINT_INTERVAL_S, LEASE_S, NAME_BYTES
 from replayd.table import Table
 from replayd.table_arguments import check_extensions_together
@@ -234,11 +235,23 @@ class StoreConfig(Section):
     """Between two checkpoints; "0s": only when asked for."""
     checkpoint_on_stop: bool = True
     """Whether the daemon's end writes a last one."""
+    journal: Literal["off", "interval", "sync"] = "off"
+    """What a crash may take: "off" all since the last checkpoint, "interval" the last `journal_interval`, "sync" nothing
+    that was acknowledged."""
+    journal_interval: Annotated[float, Field(gt=0), BeforeValidator(seconds)] = JournalOptions().interval_s
+    """Between two commits of the journal where it is "interval"."""
+    journal_max_bytes: Annotated[int, Field(ge=1 << 20), BeforeValidator(as_bytes)] = JournalOptions().max_bytes
+    """With so much in the journal the next checkpoint begins, which trims it."""
 
     def __str__(self) -> str:
         when = [f"every {self.checkpoint_interval:g} s"] if self.checkpoint_interval else []
         when += ["at the end"] if self.checkpoint_on_stop else []
-        return f"{self.path}: checkpoints {' and '.join(when) or 'when asked for'}"
+        journal = {
+            "off": "",
+            "sync": ", each acknowledgement",
+            "interval": f", a journal of {self.journal_interval:g} s",
+        }
+        return f"{self.path}: checkpoints {' and '.join(when) or 'when asked for'}{journal[self.journal]}"
 
 
 class HttpConfig(Section):

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from replayd.journal import JournalOptions, Mode
 from replayd.keeper import StoreOptions
 from replayd.limits import CHECKPOINT_INTERVAL_S
 from replayd.server import Daemon
@@ -43,6 +44,7 @@ class Server:
         data_dir: str | os.PathLike[str] | None = None,
         checkpoint_interval_s: float = CHECKPOINT_INTERVAL_S,
         checkpoint_on_stop: bool = True,
+        journal: Mode = "off",
         max_bytes: int | None = None,
     ) -> None:
         if isinstance(tables, Table):
@@ -50,7 +52,10 @@ class Server:
         if port is not None and not 0 <= port <= 65535:
             raise ValueError(f"port must be between 0 and 65535, got {port}")
         self._tables = list(tables)
-        store = None if data_dir is None else StoreOptions(Path(data_dir), checkpoint_interval_s, checkpoint_on_stop)
+        kept = JournalOptions(journal)
+        store = None
+        if data_dir is not None:
+            store = StoreOptions(Path(data_dir), checkpoint_interval_s, checkpoint_on_stop, journal=kept)
         listen = f"tcp://127.0.0.1:{0 if port is None else port}"
         self._daemon = Daemon(self._tables, listen, seed=seed, store=store, max_bytes=max_bytes)
         self._daemon.bind()

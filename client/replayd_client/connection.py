@@ -223,7 +223,7 @@ class Connection:
         error = reply.error if isinstance(reply, ErrorReply) else ProtocolError("hello was not answered by hello")
         self._trouble = str(error)
         self._replace(time.monotonic())
-        if error.code not in ("shutting_down", "loading"):
+        if error.code not in ("shutting_down", "loading", "not_durable"):
             raise error
 
     # The socket.
@@ -395,7 +395,7 @@ class Call:
                     if isinstance(reply, HelloReply):
                         connection.hello = reply
                     return reply
-                if reply.error.code not in ("shutting_down", "loading"):
+                if reply.error.code not in ("shutting_down", "loading", "not_durable"):
                     raise reply.error
                 put_off = reply.error
                 self._sent_in, send_at = -1, time.monotonic() + PUT_OFF_S

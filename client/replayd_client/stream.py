@@ -195,7 +195,7 @@ class InsertStream:
             else:
                 # The server has forgotten what it acknowledged: nothing it knows of this stream can be relied on.
                 self._start_over(message, now)
-        elif code in ("shutting_down", "loading"):
+        elif code in ("shutting_down", "loading", "not_durable"):
             self._retry(message, message.seq, now)
         elif code == "unknown_stream":
             self._start_over(message, now)

@@ -1379,6 +1379,8 @@ def errors() -> list[Vector]:
         failed("checkpoint_failed", "checkpoint", 18, "checkpoint_failed", "no space left on device",
                ("path", text("/var/lib/replayd")), ("reason", text("no space left on device")),
                detail={"path": "/var/lib/replayd", "reason": "no space left on device"}),
+        failed("not_durable", "insert", 20, "not_durable", "the disk takes no more", ("reason", text("no space")),
+               detail={"reason": "no space"}),
         failed("forbidden", "reset", 19, "forbidden", "reset takes the role admin", ("name", text("actor-7")),
                ("roles", array(text("actor"))), ("needed", array(text("admin"))),
                detail={"name": "actor-7", "roles": ["actor"], "needed": ["admin"]}),

@@ -14,6 +14,7 @@ import pytest
 from replayd import selectors
 from replayd.durability import Checkpoint, Durability, Progress
 from replayd.errors import WIRE_ERRORS
+from replayd.journal import Journal, JournalOptions
 from replayd.limits import LIMITS, PRIORITY_MAX, SMALL_PAYLOAD_BYTES
 from replayd.messages import OPS, PEEK_ORDERS, Result
 from replayd.rate_limiters import MinSize, SampleToInsertRatio
@@ -106,7 +107,11 @@ def busy_service() -> Service:
         last_error="no space left on device",
         restored_generation=1,
         running=Progress(began_at=1.5),
+        replayed=7,
     )
+    journal = Journal(JournalOptions("sync"), service, lambda entries: None, next_entry=1)
+    journal.last_error = "no space left on device"
+    service.durability.journal = journal.report
     return service
 
 
