@@ -11,7 +11,9 @@ ReplaydError                          .code (the wire's word, "" for an error of
 ├── NeverGrantableError  ValueError       the table as configured can never grant this request
 ├── DeadlineExceededError TimeoutError    the deadline passed; the message says who must act
 ├── ConnectionLostError  ConnectionError  no server, or it went away
-│   └── ShuttingDownError, LoadingError   it is there and says that it does not serve now
+│   └── ShuttingDownError, LoadingError, NotDurableError   it is there and does not serve now
+├── NotDurableError      OSError          the server answers only for what is on its disk, and that takes no more
+├── AccessDeniedError    PermissionError  the server lets nobody in with this key, or not for this
 ├── ClosedError          RuntimeError     used after close
 ├── ForkedClientError    RuntimeError     a writer used in a forked child
 └── ServerError          RuntimeError     the server refused; the base of the codes no caller can put right
@@ -122,7 +124,19 @@ class LoadingError(ConnectionLostError):
     code = "loading"
 
 
+class NotDurableError(ConnectionLostError):
+    """The server answers only for what is on its disk, and that takes no more: it waits for room."""
+
+    code = "not_durable"
+
+
 # Life of client objects.
+
+
+class NotDurableError(ReplaydError, OSError):
+    """The server answers only for what is on its disk, and that takes no more; nothing was applied."""
+
+    code = "not_durable"
 
 
 class ClosedError(ReplaydError, RuntimeError):
@@ -208,12 +222,14 @@ _BY_CODE: dict[str, type[ReplaydError]] = {
         SignatureError,
         PriorityError,
         AccessDeniedError,
+        NotDurableError,
         LimitExceededError,
         TableFullError,
         NeverGrantableError,
         DeadlineExceededError,
         ShuttingDownError,
         LoadingError,
+        NotDurableError,
         NoStoreError,
         CheckpointFailedError,
     )
