@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replayd import __version__, cli_config, cli_info, cli_operator, cli_store, cli_top
+from replayd import __version__, cli_config, cli_doctor, cli_info, cli_operator, cli_store, cli_top
 from replayd.cli_operator import fail
 
 if TYPE_CHECKING:
@@ -43,7 +43,14 @@ def main() -> None:
     """
 
 
-for command in (*cli_config.COMMANDS, *cli_info.COMMANDS, *cli_operator.COMMANDS, *cli_store.COMMANDS, cli_top.top):
+for command in (
+    *cli_config.COMMANDS,
+    *cli_info.COMMANDS,
+    *cli_operator.COMMANDS,
+    *cli_store.COMMANDS,
+    cli_doctor.doctor,
+    cli_top.top,
+):
     main.add_command(command)
 
 

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -48,7 +48,7 @@ MAX_WAIT_S = 1_000_000.0
 """A wait in milliseconds must fit into the C int that libzmq polls with."""
 
 
-def _address(context: click.Context, option: click.Parameter, address: str) -> str:
+def endpoint_of(context: click.Context, option: click.Parameter, address: str) -> str:
     """The address as a socket needs it; `tcp://` may be left out, as in `Client("localhost:7077")`."""
     endpoint = address if "://" in address else f"tcp://{address}"
     tcp = re.fullmatch(r"tcp://.+:(\d{1,5})", endpoint)
@@ -73,7 +73,7 @@ class Seconds(click.FloatRange):
 
 
 ADDRESS = click.option(
-    "--address", default=DEFAULT_ADDRESS, show_default=True, callback=_address, help="Where the daemon answers."
+    "--address", default=DEFAULT_ADDRESS, show_default=True, callback=endpoint_of, help="Where the daemon answers."
 )
 TABLE = click.argument("table")
 

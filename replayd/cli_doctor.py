@@ -1,0 +1,92 @@
+"""`replayd doctor`: what goes wrong in practice, looked for, with what to do.
+
+Owns how findings are shown. Imports nothing heavy before it runs.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from replayd.cli_operator import DEFAULT_ADDRESS, Seconds, endpoint_of, print_json
+
+EXPECTED_PEERS = 200
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@click.command()
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(dir_okay=False),
+    envvar="REPLAYD_SERVE_CONFIG",
+    help="TOML file of settings, as `replayd serve` takes it.",
+)
+@click.option(
+    "--address",
+    callback=lambda context, option, value: value and endpoint_of(context, option, value),
+    help="Where the daemon answers.  [default: that of the settings]",
+)
+@click.option("--timeout", "timeout_s", type=Seconds(), default=2.0, show_default=True, help="Time to wait for it.")
+@click.option(
+    "--peers", type=click.IntRange(1), default=EXPECTED_PEERS, show_default=True, help="How many will be connected."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor(config_path: str | None, address: str | None, timeout_s: float, peers: int, as_json: bool) -> None:
+    """Look for what goes wrong in practice, and say what to do about it.
+
+    It looks at versions, settings, addresses and who is there, key files, clock, memory, blosc2's threads, file
+    descriptors and the data directory, on this machine and as this user: `sudo -u replayd replayd doctor` sees what the
+    service sees. It changes nothing. Exit code 0 if nothing failed (warnings may be told), else 1.
+
+    \b
+    Examples:
+      replayd doctor
+      replayd doctor --config /etc/replayd/replayd.toml --peers 500
+      replayd doctor --json | jq '.findings[] | select(.state != "ok")'
+    """
+    from replayd import doctor as look
+
+    if address is None:
+        config, _ = look.settings(config_path, os.environ)
+        address = DEFAULT_ADDRESS if config is None else _reachable(config.server.listen)
+    findings = list(look.examine(config_path, os.environ, address, _info(address, timeout_s), peers))
+    failed = sum(finding.state == look.FAIL for finding in findings)
+    if as_json:
+        print_json({"ok": not failed, "findings": [asdict(finding) for finding in findings]})
+    else:
+        width = max(len(finding.check) for finding in findings)
+        for finding in findings:
+            state = click.style(f"{finding.state:4}", fg=COLOURS[finding.state])
+            click.echo(f"{state}  {finding.check:{width}}  {finding.what}")
+            if finding.advice:
+                click.echo(f"{'':{width + 6}}  -> {finding.advice}")
+        warned = sum(finding.state == look.WARN for finding in findings)
+        click.echo(f"{len(findings)} findings: {failed} failed, {warned} to be looked at")
+    if failed:
+        raise SystemExit(1)
+
+
+def _reachable(listen: str) -> str:
+    """An address that one can connect to, of one that is listened at."""
+    return listen.replace("://*", "://127.0.0.1").replace("://0.0.0.0", "://127.0.0.1").replace("://[::]", "://[::1]")
+
+
+def _info(address: str, timeout_s: float) -> Any:
+    """What the daemon there says of itself, or why it does not."""
+    import time
+
+    from replayd_client import inspection
+    from replayd_client.errors import ReplaydError
+    from replayd_client.pool import ConnectionPool
+
+    pool = ConnectionPool(address)
+    try:
+        return inspection.info(pool, time.monotonic() + timeout_s)
+    except ReplaydError as error:
+        return str(error)
+    finally:
+        pool.close()

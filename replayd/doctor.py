@@ -1,0 +1,286 @@
+"""What goes wrong in practice, looked for: versions, settings, addresses, keys, clock, memory, descriptors, disk.
+
+Each look returns findings, every one with what to do unless all is well. Changes nothing; a look that fails is a
+finding, and never ends the others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import resource
+import shutil
+import socket
+import stat
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from replayd import __version__
+from replayd.config import read_config
+from replayd.config_faults import ConfigError
+from replayd.config_model import Config
+from replayd.forecast import memory_warnings, total_bytes
+from replayd.process import limit_bytes
+from replayd.wording import size_text
+from replayd_client.keys import KEY_FILE_VARIABLE
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+
+LEAST_ZMQ = (4, 3)
+DESCRIPTORS_APART = 64
+"""That the daemon needs besides those of its peers: sockets, store, log, libraries."""
+FULL_SHARE = 0.9
+"""Of its limit that a daemon's memory may come to before that is worth a word."""
+EARLIEST_S = 1_750_000_000
+"""No clock that is right shows less: a date in 2025."""
+_TIME_ERROR = 5
+"""Of adjtimex(2): nothing keeps the clock right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    check: str
+    state: Literal["ok", "warn", "fail"]
+    what: str
+    advice: str = ""
+    """What to do; empty if nothing need be done."""
+
+
+def examine(
+    file: str | None, environment: Mapping[str, str], address: str, info: Mapping[str, Any] | str, peers: int
+) -> Iterator[Finding]:
+    """Look at everything, in the order in which it matters.
+
+    `file` is that of the settings, None for none. `info` is what the daemon at `address` says of itself, or the text
+    of why it says nothing. `peers` is how many are expected to connect.
+    """
+    config, findings = settings(file, environment)
+    yield from versions()
+    yield from findings
+    yield from daemon(address, info, config)
+    yield from keys(config, environment)
+    yield from clock(time.time(), _clock_state())
+    yield from memory(config, limit_bytes(), resource.getrlimit(resource.RLIMIT_AS)[0])
+    yield from threads(environment)
+    yield from descriptors(resource.getrlimit(resource.RLIMIT_NOFILE), peers)
+    yield from disk(config)
+
+
+# --- what is installed ------------------------------------------------------------------------------------------------
+
+
+def versions() -> Iterator[Finding]:
+    """Of the interpreter and of the libraries that matter."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    found = {"replayd": __version__, "python": python}
+    for name in ("replayd_client", "zmq", "numpy", "msgpack", "blosc2"):
+        try:
+            module = import_module(name)
+        except ImportError as error:
+            yield Finding("versions", FAIL, f"{name} cannot be imported: {error}", "install the distribution again")
+            continue
+        found[name] = str(getattr(module, "__version__", "?"))
+        if name == "zmq":
+            found["libzmq"] = module.zmq_version()
+            if module.zmq_version_info()[:2] < LEAST_ZMQ:
+                yield Finding(
+                    "versions", FAIL, f"libzmq {found['libzmq']} is too old", "install a pyzmq that brings its own"
+                )
+            if not module.has("curve"):
+                yield Finding("versions", WARN, "this libzmq has no CURVE: keys are of no use", "install another pyzmq")
+    if found.get("replayd_client") not in (__version__, None):
+        yield Finding(
+            "versions",
+            WARN,
+            f"the client is {found['replayd_client']} and the server {__version__}",
+            "install both from one release: pip install ./client .",
+        )
+    yield Finding("versions", OK, ", ".join(f"{name} {version}" for name, version in found.items()))
+
+
+def threads(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Of blosc2: clients use one, whatever is set; other users of the library in their processes use what is set."""
+    said = environment.get("BLOSC_NTHREADS")
+    if said is not None and said != "1":
+        yield Finding(
+            "blosc2 threads",
+            WARN,
+            f"BLOSC_NTHREADS is {said}: small chunks take twenty times as long with several threads",
+            "BLOSC_NTHREADS=1 for actors and learners; replayd's own calls use one thread in any case",
+        )
+        return
+    yield Finding("blosc2 threads", OK, "one for each call")
+
+
+# --- what was set -----------------------------------------------------------------------------------------------------
+
+
+def settings(file: str | None, environment: Mapping[str, str]) -> tuple[Config | None, list[Finding]]:
+    """The settings, None if they are faulty, and what there is to say of them."""
+    with warnings.catch_warnings(record=True) as doubts:
+        warnings.simplefilter("always")
+        try:
+            config = read_config(file, environment=environment)
+        except ConfigError as error:
+            advice = "correct it; `replayd check-config` checks again"
+            return None, [Finding("settings", FAIL, problem, advice) for problem in error.problems]
+    found = [
+        Finding("settings", WARN, str(doubt.message), "`replayd default-config` explains each key") for doubt in doubts
+    ]
+    return config, found or [Finding("settings", OK, f"{file or 'defaults and environment'}: no faults")]
+
+
+def keys(config: Config | None, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Files of keys that are named in the settings or the environment: there, readable, and not for everybody."""
+    access = getattr(config, "access", None)
+    named = [value for _, value in access or () if isinstance(value, str) and os.sep in value]
+    named += [path for path in (environment.get(KEY_FILE_VARIABLE),) if path]
+    for path in map(Path, named):
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            yield Finding("keys", FAIL, f"{path}: {error.strerror}", "`replayd keys generate` makes it")
+            continue
+        if path.is_file() and mode & stat.S_IRWXO:
+            yield Finding("keys", FAIL, f"{path} is open to everybody ({stat.S_IMODE(mode):04o})", f"chmod 0600 {path}")
+        elif not os.access(path, os.R_OK):
+            yield Finding("keys", WARN, f"{path} cannot be read by this user", "run this as the daemon's user")
+        else:
+            yield Finding("keys", OK, f"{path} ({stat.S_IMODE(mode):04o})")
+    if not named:
+        yield Finding("keys", OK, "none are named")
+
+
+# --- what runs --------------------------------------------------------------------------------------------------------
+
+
+def daemon(address: str, info: Mapping[str, Any] | str, config: Config | None) -> Iterator[Finding]:
+    """Whether it answers, who else may sit at its addresses, and how it is."""
+    if isinstance(info, str):
+        if _connects(address):
+            advice = "see who it is (ss -ltnp), and the daemon's log; a stuck daemon is restarted"
+            yield Finding("daemon", FAIL, f"somebody listens at {address} and does not answer: {info}", advice)
+            return
+        yield Finding("daemon", FAIL, f"nobody answers at {address}: {info}", "start it: systemctl start replayd")
+        yield from _addresses(config)
+        return
+    yield Finding("daemon", OK, f"{info['server']} answers at {address}")
+    if info["server"] != f"replayd {__version__}":
+        yield Finding("daemon", WARN, f"it is {info['server']}, this is {__version__}", "restart it, or update this")
+    resident, limit = info["memory"]["resident_bytes"], info["memory"]["limit_bytes"]
+    if limit and resident > FULL_SHARE * limit:
+        advice = "lower max_bytes or max_size (`replayd set`), or allow it more (MemoryMax of the service)"
+        yield Finding("daemon", WARN, f"it has {size_text(resident)} of at most {size_text(limit)}", advice)
+    for table in info["tables"]:
+        for waiting in table["waiting"]:
+            if waiting["waited_s"] > 60:
+                text = f"table {table['name']}: {waiting['side']}s have waited {waiting['waited_s']:.0f} s"
+                yield Finding("daemon", WARN, f"{text}: {waiting['why']}", f"replayd why {table['name']}")
+    error = info.get("store", {}).get("last_error")
+    if error:
+        yield Finding("daemon", FAIL, f"the last checkpoint failed: {error}", "replayd checkpoint, when that is cured")
+
+
+def _addresses(config: Config | None) -> Iterator[Finding]:
+    """Whether somebody else has the ports that the daemon would take."""
+    if config is None:
+        return
+    wanted = [config.server.listen, config.server.ingest, f"tcp://{config.http.listen}" if config.http.is_on else ""]
+    for address in filter(None, wanted):
+        if _connects(address.replace("://*", "://127.0.0.1").replace("://0.0.0.0", "://127.0.0.1")):
+            advice = "ss -ltnp says who; end that, or set another port"
+            yield Finding("addresses", FAIL, f"{address} is taken by somebody else", advice)
+        else:
+            yield Finding("addresses", OK, f"{address} is free")
+
+
+def _connects(address: str) -> bool:
+    """Whether anything listens there."""
+    with suppress(OSError):
+        if path := address.removeprefix("ipc://") if address.startswith("ipc://") else None:
+            with socket.socket(socket.AF_UNIX) as unix:
+                unix.settimeout(1.0)
+                unix.connect(path)
+            return True
+        tcp = re.fullmatch(r"tcp://\[?([^\]]+)\]?:(\d+)", address)
+        if tcp and tcp[2] != "0":
+            socket.create_connection((tcp[1], int(tcp[2])), timeout=1.0).close()
+            return True
+    return False
+
+
+# --- what the machine gives -------------------------------------------------------------------------------------------
+
+
+def clock(now_s: float, state: int | None) -> Iterator[Finding]:
+    """Whether it can be right. Waiting and leases do not hang on it; the names of checkpoints and the log do."""
+    if now_s < EARLIEST_S:
+        yield Finding("clock", FAIL, f"it shows {time.strftime('%Y-%m-%d', time.gmtime(now_s))}", "set it")
+    elif state == _TIME_ERROR:
+        advice = "timedatectl set-ntp true, or chrony: times of checkpoints and of the log hang on it"
+        yield Finding("clock", WARN, "nothing keeps it right", advice)
+    else:
+        yield Finding("clock", OK, time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s)))
+
+
+def _clock_state() -> int | None:
+    """What adjtimex(2) returns; None where there is no such call."""
+    call = getattr(ctypes.CDLL(None), "adjtimex", None)
+    return None if call is None else int(call(ctypes.create_string_buffer(1024)))
+
+
+def memory(config: Config | None, limit: int, address_space: int) -> Iterator[Finding]:
+    """What the process may have, and what the tables will want of it."""
+    if address_space != resource.RLIM_INFINITY:
+        yield Finding(
+            "memory",
+            WARN,
+            f"the address space is limited to {size_text(address_space)} (ulimit -v)",
+            "ulimit -v unlimited: libraries reserve more than they use; MemoryMax limits what counts",
+        )
+    doubts = [] if config is None else memory_warnings(config, limit)
+    for doubt in doubts:
+        yield Finding("memory", WARN, doubt, "set max_bytes of the table or of the server")
+    if not doubts:
+        wanted = "" if config is None else f", tables come to {size_text(total_bytes(config))} when they are full"
+        yield Finding("memory", OK, f"{size_text(limit) if limit else 'no limit known'}{wanted}")
+
+
+def descriptors(limits: tuple[int, int], peers: int) -> Iterator[Finding]:
+    """Each peer takes one, and so do the daemon's own files."""
+    soft, hard = limits
+    needed = peers + DESCRIPTORS_APART
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        advice = f"LimitNOFILE={2 * needed} in the service, or ulimit -n {2 * needed} (at most {hard} here)"
+        yield Finding("file descriptors", WARN, f"{soft} may be open, {peers} peers need {needed}", advice)
+    else:
+        yield Finding("file descriptors", OK, f"{soft} may be open, {peers} peers need {needed}")
+
+
+def disk(config: Config | None) -> Iterator[Finding]:
+    """Whether the store's directory can be written, and has room."""
+    if config is None or config.store is None:
+        yield Finding("data directory", OK, "none is set: what is held ends with the daemon")
+        return
+    path = Path(config.store.path)
+    there = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        advice = f"chown it to the daemon's user, or run this as that user: {there}"
+        yield Finding("data directory", FAIL, f"{path} cannot be written by this user", advice)
+        return
+    free, wanted = shutil.disk_usage(there).free, total_bytes(config)
+    text = f"{path}: {size_text(free)} free, tables come to {size_text(wanted)} when they are full"
+    if free < wanted:
+        yield Finding("data directory", WARN, text, "make room, or limit the tables: a checkpoint must fit")
+    else:
+        yield Finding("data directory", OK, text)

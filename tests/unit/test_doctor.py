@@ -1,0 +1,159 @@
+"""What the doctor finds: each thing that goes wrong is told with what to do, and what is well is told as such."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from replayd import __version__, doctor
+from replayd.cli import main
+from replayd.config import read_config
+from replayd.doctor import Finding
+
+INFO: dict[str, Any] = {
+    "server": f"replayd {__version__}",
+    "memory": {"resident_bytes": 10, "limit_bytes": 100},
+    "tables": [{"name": "t", "waiting": []}],
+}
+
+
+def worst(findings: Iterable[Finding]) -> Finding:
+    """The gravest one; each that is not well says what to do."""
+    found = list(findings)
+    assert found
+    for finding in found:
+        assert bool(finding.advice) == (finding.state != "ok"), finding
+    return max(found, key=lambda finding: ("ok", "warn", "fail").index(finding.state))
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+def test_what_is_installed_here_is_well_and_told() -> None:
+    found = worst(doctor.versions())
+    assert found.state == "ok"
+    for name in ("replayd", "python", "libzmq", "blosc2", "replayd_client"):
+        assert f"{name} " in found.what
+
+
+def test_faults_of_the_settings_are_told_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "replayd.toml"
+    path.write_text("[server]\nlease = 1\nsead = 2\n")
+    config, found = doctor.settings(str(path), {})
+    assert config is None
+    assert [finding.state for finding in found] == ["fail", "fail"]
+    config, found = doctor.settings(None, {"REPLAYD_SERVER_LISTNE": "x"})
+    assert config is not None
+    assert worst(found).state == "warn"
+
+
+def test_a_daemon_that_answers_is_well() -> None:
+    assert worst(doctor.daemon("tcp://127.0.0.1:1", INFO, None)).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "said"),
+    [
+        ({"server": "replayd 0.0.9"}, "warn", "0.0.9"),
+        ({"memory": {"resident_bytes": 95, "limit_bytes": 100}}, "warn", "95 B of at most 100 B"),
+        ({"store": {"last_error": "no space"}}, "fail", "no space"),
+        (
+            {"tables": [{"name": "t", "waiting": [{"side": "sample", "waited_s": 61.0, "why": "because"}]}]},
+            "warn",
+            "samples have waited 61 s: because",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_daemon_is_told(change: dict[str, Any], state: str, said: str) -> None:
+    found = worst(doctor.daemon("tcp://127.0.0.1:1", INFO | change, None))
+    assert (found.state, said in found.what) == ("fail" if state == "fail" else "warn", True)
+
+
+def test_who_is_silent_is_told_from_who_is_not_there(listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    assert "does not answer" in worst(doctor.daemon(f"tcp://127.0.0.1:{port}", "no answer", None)).what
+    listener.close()
+    assert "nobody answers" in worst(doctor.daemon(f"tcp://127.0.0.1:{port}", "no answer", None)).what
+
+
+def test_ports_that_somebody_else_has_are_told(listener: socket.socket, tmp_path: Path) -> None:
+    ingest = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    config = read_config(environment={"REPLAYD_SERVER_INGEST": ingest, "REPLAYD_HTTP_LISTEN": "off"}, port=0)
+    found = list(doctor.daemon(f"ipc://{tmp_path}/none", "no answer", config))
+    taken = [finding for finding in found if finding.check == "addresses" and finding.state == "fail"]
+    assert [ingest in finding.what for finding in taken] == [True]
+
+
+@pytest.mark.parametrize(("mode", "state"), [(0o600, "ok"), (0o640, "ok"), (0o644, "fail"), (None, "fail")])
+def test_a_key_that_everybody_may_read_is_told(tmp_path: Path, mode: int | None, state: str) -> None:
+    path = tmp_path / "actor.key"
+    if mode is not None:
+        path.touch()
+        path.chmod(mode)
+    assert worst(doctor.keys(None, {"REPLAYD_KEY_FILE": str(path)})).state == state
+
+
+def test_a_clock_that_is_wrong_or_alone_is_told() -> None:
+    assert worst(doctor.clock(0.0, 0)).state == "fail"
+    assert worst(doctor.clock(2e9, 5)).state == "warn"
+    assert worst(doctor.clock(2e9, 0)).state == "ok"
+    assert worst(doctor.clock(2e9, None)).state == "ok"
+
+
+def test_memory_that_will_not_do_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "replayd.toml"
+    path.write_text('[[table]]\nname = "t"\nmax_bytes = "2GiB"\n')
+    config = read_config(str(path))
+    unlimited = resource.RLIM_INFINITY
+    assert worst(doctor.memory(config, 1 << 30, unlimited)).state == "warn"
+    assert worst(doctor.memory(config, 4 << 30, unlimited)).state == "ok"
+    assert "ulimit -v" in worst(doctor.memory(config, 4 << 30, 1 << 20)).what
+    assert worst(doctor.memory(None, 0, unlimited)).state == "ok"
+
+
+def test_too_few_descriptors_for_the_peers_are_told() -> None:
+    assert worst(doctor.descriptors((1024, 4096), 2000)).state == "warn"
+    assert worst(doctor.descriptors((1024, 4096), 200)).state == "ok"
+    assert worst(doctor.descriptors((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 10**6)).state == "ok"
+
+
+def test_threads_of_blosc2_that_slow_it_down_are_told() -> None:
+    assert worst(doctor.threads({"BLOSC_NTHREADS": "8"})).state == "warn"
+    assert worst(doctor.threads({"BLOSC_NTHREADS": "1"})).state == worst(doctor.threads({})).state == "ok"
+
+
+def test_a_store_without_room_or_rights_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = read_config(data_dir=str(tmp_path / "made" / "later"), tables=["t,max_size=10"])
+    assert worst(doctor.disk(config)).state == "ok"
+    huge = read_config(data_dir=str(tmp_path), tables=["t,max_size=1000000000000000"])
+    assert worst(doctor.disk(huge)).state == "warn"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert worst(doctor.disk(config)).state == "fail"
+    assert worst(doctor.disk(read_config())).state == "ok"
+
+
+def test_the_command_tells_everything_and_ends_in_a_failure_if_one_was_found(
+    listener: socket.socket, tmp_path: Path
+) -> None:
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    ended = CliRunner().invoke(main, ["doctor", "--address", address, "--timeout", "0.1"])
+    assert ended.exit_code == 1
+    checks = ("versions", "settings", "daemon", "keys", "clock", "memory", "blosc2 threads", "file desc", "data dir")
+    assert all(check in ended.stdout for check in checks)
+    assert "fail" in ended.stdout
+    assert "  -> " in ended.stdout
+    ended = CliRunner().invoke(main, ["doctor", "--address", address, "--timeout", "0.1", "--json"])
+    found = json.loads(ended.stdout)
+    assert (ended.exit_code, found["ok"]) == (1, False)
+    assert {finding["state"] for finding in found["findings"]} >= {"ok", "fail"}
