@@ -58,7 +58,7 @@ class Manager:
         before, self._state = self._state, state
         if state in ("", STOPPING):
             if state != before:
-                self._status, self._status_at = state or "serving", now
+                self._status, self._status_at, self._extend_at = state or "serving", now, now
                 self._send("STOPPING=1" if state else "READY=1", f"STATUS={self._status}")
         elif now >= self._status_at:
             self._status_at = now + STATUS_INTERVAL_S
