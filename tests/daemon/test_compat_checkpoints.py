@@ -92,7 +92,8 @@ def test_an_agent_goes_on_after_a_restart_where_its_last_checkpoint_was(start: S
     info = table.info
     assert (info.current_size, info.signature) == (16, signature)
     assert info.rate_limiter_info.insert_stats.completed == 16
-    assert info.rate_limiter_info.sample_stats.completed == samples + 200
+    # What was asked for while the connection came back may have been drawn twice.
+    assert samples + 200 <= info.rate_limiter_info.sample_stats.completed <= samples + 201
     act(client, 300, 4)
     client.mutate_priorities("replay", deletes=list(before))
     assert sorted(a for _, (a, _) in contents(client).values()) == [[n, n + 1] for n in range(300, 304)]

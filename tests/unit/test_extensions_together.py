@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from replayd.config import ConfigError, build_tables, read_config
+from replayd.config import build_tables, read_config
+from replayd.config_faults import ConfigError
 from replayd.extensions import InsertOnSample, ItemsView, PriorityDiffusion, TableAccess
 from replayd.messages import Sample
 from tests.unit.writer import StreamWriter, fifo, service
