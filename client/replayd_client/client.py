@@ -21,6 +21,7 @@ from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.dataset import Dataset, plan_of
 from replayd_client.inspection import Checkpointed, Peeked, SetResult, Why
 from replayd_client.item_core import ItemCore
+from replayd_client.keys import read_keys
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool, endpoint_of
 from replayd_client.prefetcher import Plan
@@ -52,12 +53,14 @@ class Client:
     Connects at the first use and again whenever the server comes back. Safe for threads, and after a fork, in the child
     too; writers are for one thread and one process. Every call ends: with a result, or at its deadline (`timeout_ms`,
     default 60 s, None for ever) with DeadlineExceededError, which says who must act, or ConnectionLostError. Pickles to
-    its address. A context manager.
+    its address and key file (which has the keys that a server may want, see `replayd keys`; by default
+    REPLAYD_KEY_FILE). Raises DataError for what is no address, or no such file. A context manager.
     """
 
-    def __init__(self, server_address: str) -> None:
+    def __init__(self, server_address: str, key_file: str | None = None) -> None:
         self._address = server_address
-        self._pool = ConnectionPool(endpoint_of(server_address))
+        self._key_file = key_file
+        self._pool = ConnectionPool(endpoint_of(server_address), read_keys(key_file))
         self._pacer = Pacer()
         self._directory = TableDirectory(self._pool)
         self._batches = BatchSenders(self._pool, self._pacer, self._directory)
@@ -393,8 +396,8 @@ class Client:
     ) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[type[Client], tuple[str]]:
-        return Client, (self._address,)
+    def __reduce__(self) -> tuple[type[Client], tuple[str, str | None]]:
+        return Client, (self._address, self._key_file)
 
     def __repr__(self) -> str:
         return f"Client({self._address!r})"

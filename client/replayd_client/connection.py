@@ -11,7 +11,6 @@ import itertools
 import logging
 import math
 import os
-import struct
 import time
 from collections.abc import Callable, Sequence
 from socket import SOCK_STREAM, getaddrinfo
@@ -26,6 +25,8 @@ from replayd_client.errors import (
     ReplaydError,
     UnsupportedVersionError,
 )
+from replayd_client.handshake import EVENTS, Handshake
+from replayd_client.keys import Keys
 from replayd_client.messages import Buffer, ErrorReply, HelloReply, Reply
 from replayd_client.wire import VERSION, decode_reply, encode_hello
 
@@ -52,21 +53,6 @@ WARN_AFTER_S = 5.0
 COPY_BELOW_BYTES = 64 * 1024
 """Frames from this size on are sent without a copy: see `equal_chunks.OWN_FRAME_BYTES` for what that costs."""
 
-_LOST = (
-    zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
-_EVENTS = _LOST | zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CLOSED
-
-_NO_ANSWER = "no answer"
-_NO_HELLO = "connected, but no answer to hello"
-_NOBODY = "nothing accepts a connection"
-_NO_ZEROMQ = "what listens there does not speak ZeroMQ"
-_NO_ROUTER = "something answers there, but does not speak as a ROUTER"
-"""libzmq ends a handshake with a socket of another kind by hanging up, and says no more of it."""
-
 _READABLE = int(zmq.POLLIN)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 
@@ -77,7 +63,7 @@ Encoder = Callable[[int], list[Buffer]]
 class Connection:
     """A connection to the server at `address`, opened at the first use. Not safe for threads: see `ConnectionPool`."""
 
-    def __init__(self, address: str, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    def __init__(self, address: str, context: zmq.Context[zmq.Socket[bytes]], keys: Keys | None = None) -> None:
         self.address = address
         self.hello: HelloReply | None = None
         """What the server said last, whether or not there is a session now."""
@@ -92,9 +78,7 @@ class Connection:
         self._ready = False
         self._reopen_at = 0.0
         self._failures = 0
-        self._attempts = 0
-        self._trouble = _NO_ANSWER
-        self._connected = self._shook_hands = False
+        self._handshake = Handshake(address, keys)
         self._closed = False
 
     @property
@@ -114,8 +98,8 @@ class Connection:
     def pump(self, timeout_s: float) -> list[Reply]:
         """Do what there is to do; return as soon as there are replies or the session changed, else after `timeout_s`.
 
-        Raises ProtocolError for bytes that are no reply, and what the server answered to `hello` if that was an error;
-        the connection may be used again afterwards.
+        Raises ProtocolError for bytes that are no reply, AccessDeniedError where keys are wrong or missing, and what
+        the server answered to `hello` if that was an error; the connection may be used again afterwards.
         """
         assert not self._closed, "a closed connection is used"
         deadline = time.monotonic() + timeout_s
@@ -128,6 +112,8 @@ class Connection:
             replies = self._receive()
             if lost:
                 self._replace(now)
+                if self._handshake.denied is not None:
+                    raise self._handshake.denied
             if replies or (self.session, self._ready) != before or now >= deadline:
                 return replies
             wait_s = deadline - now
@@ -168,10 +154,10 @@ class Connection:
 
     def unreachable(self, waited_s: float) -> ConnectionLostError:
         """The error to raise when there is no session at a deadline."""
-        detail = {"address": self.address, "waited_s": round(waited_s, 3), "attempts": self._attempts}
+        detail = {"address": self.address, "waited_s": round(waited_s, 3), "attempts": self._handshake.attempts}
         # Asked for the error alone: a name server that is away takes its time.
-        fault = _name_fault(self.address) if self._trouble in (_NO_ANSWER, _NOBODY) else None
-        return ConnectionLostError(fault or self._unreachable_text(waited_s), detail=detail)
+        fault = _name_fault(self.address) if self._handshake.is_without_answer else None
+        return ConnectionLostError(fault or self._handshake.text(waited_s), detail=detail)
 
     def close(self) -> None:
         """Close the socket; messages handed to it go on being sent for LINGER_MS at most."""
@@ -198,7 +184,7 @@ class Connection:
             try:
                 reply = decode_reply([frame.buffer for frame in frames])
             except ProtocolError as error:
-                self._trouble = f"something that does not speak replayd's protocol answers ({error})"
+                self._handshake.trouble = f"something that does not speak replayd's protocol answers ({error})"
                 self._replace(time.monotonic())
                 raise
             if reply.id == self._hello_id and not self._ready:
@@ -218,10 +204,11 @@ class Connection:
             self.hello = reply
             self.session += 1
             self._ready = True
-            self._failures = self._attempts = 0
+            self._failures = 0
+            self._handshake.greeted()
             return
         error = reply.error if isinstance(reply, ErrorReply) else ProtocolError("hello was not answered by hello")
-        self._trouble = str(error)
+        self._handshake.trouble = str(error)
         self._replace(time.monotonic())
         if error.code not in ("shutting_down", "loading", "not_durable"):
             raise error
@@ -237,17 +224,17 @@ class Connection:
         socket.copy_threshold = COPY_BELOW_BYTES
         # With IPv6 on, libzmq takes the first address a name has: for localhost that is ::1, where few servers listen.
         socket.ipv6 = "[" in self.address
-        self._monitor = socket.get_monitor_socket(int(_EVENTS), f"inproc://replayd-monitor-{next(_MONITORS)}")
+        self._monitor = socket.get_monitor_socket(int(EVENTS), f"inproc://replayd-monitor-{next(_MONITORS)}")
         self._socket = socket
         self._poller.register(self._monitor, zmq.POLLIN)
         self._poller.register(socket, zmq.POLLIN)
+        self._handshake.show(socket)
         try:
             socket.connect(self.address)
         except zmq.ZMQError as error:
             self._close_socket(0)
             raise ConnectionLostError(f"{self.address} is no address to connect to: {error}") from error
-        self._attempts += 1
-        self._connected = self._shook_hands = False
+        self._handshake.began()
         self._hello_id = self.next_id()
         self._send(socket, encode_hello(self._hello_id, _client_name()))
 
@@ -265,30 +252,7 @@ class Connection:
         """Read what happened to the socket; return whether the connection was lost."""
         lost = False
         while self._monitor is not None and int(self._monitor.getsockopt(zmq.EVENTS)) & _READABLE:
-            message = self._monitor.recv_multipart(zmq.NOBLOCK)
-            (event,) = struct.unpack_from("=h", message[0])
-            if event & _LOST:
-                lost = True
-            if event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
-                if self._shook_hands:
-                    self._trouble = "the connection was lost"
-                elif self._trouble != _NO_ZEROMQ:
-                    self._trouble = _NO_ROUTER
-            elif event & _LOST:
-                self._trouble = _NO_ZEROMQ
-            elif event == zmq.EVENT_CONNECT_RETRIED:
-                self._attempts += 1
-                # After a handshake that failed libzmq tries again too.
-                if not self._connected:
-                    self._trouble = _NOBODY
-            elif event == zmq.EVENT_CONNECTED:
-                self._connected = True
-                # What could not shake hands before is about to fail again.
-                if self._trouble not in (_NO_ROUTER, _NO_ZEROMQ):
-                    self._trouble = _NO_HELLO
-            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._shook_hands = True
-                self._trouble = _NO_HELLO
+            lost |= self._handshake.take(self._monitor.recv_multipart(zmq.NOBLOCK))
         return lost
 
     def _replace(self, now: float) -> None:
@@ -327,13 +291,6 @@ class Connection:
             detail={**error.detail, "address": self.address, "waited_s": round(waited_s, 3)},
             code=error.code,
         )
-
-    def _unreachable_text(self, waited_s: float) -> str:
-        attempts = f"{self._attempts} attempt{'s' if self._attempts != 1 else ''}"
-        trouble = f"{self._trouble} (waited {waited_s:.1f} s, {attempts})"
-        if self._trouble == _NO_ROUTER:
-            return f"no port for clients at {self.address}: {trouble}. Is this the ingest port?"
-        return f"no replayd at {self.address}: {trouble}. Is replayd running there, and is this its port for clients?"
 
 
 class Call:
@@ -381,7 +338,7 @@ class Call:
                 raise connection._overdue(self._what, now - started, put_off)
             if now >= warn_at:
                 if not connection.ready:
-                    log.warning("%s: %s", self._what, connection._unreachable_text(now - started))
+                    log.warning("%s: %s", self._what, connection._handshake.text(now - started))
                 elif self._on_wait is not None:
                     self._on_wait(now - started)
                 warn_at = now + (now - started)

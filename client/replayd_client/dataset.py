@@ -40,7 +40,7 @@ class Dataset(Generic[T]):
     ) -> None:
         def connect() -> InterruptibleConnection:
             with pool.connection():  # Raises ClosedError if the client was closed.
-                return InterruptibleConnection(pool.address, zmq_context())
+                return InterruptibleConnection(pool.address, zmq_context(), pool.keys)
 
         # A batch that one request cannot ask for takes several.
         kind: type[Prefetcher[T]] = LargeBatchPrefetcher if plan.batch_size > ITEMS_OF_REQUEST else Prefetcher

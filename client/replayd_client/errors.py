@@ -106,6 +106,12 @@ class ConnectionLostError(ReplaydError, ConnectionError):
     """No server answers at the address, or the one that did went away and did not come back in time."""
 
 
+class NotDurableError(ReplaydError, OSError):
+    """The server answers only for what is on its disk, and that takes no more; nothing was applied."""
+
+    code = "not_durable"
+
+
 class AccessDeniedError(ReplaydError, PermissionError):
     """The server lets nobody in with this key, or not for this: `detail` has `name`, `roles` and the `needed` ones."""
 
@@ -131,12 +137,6 @@ class NotDurableError(ConnectionLostError):
 
 
 # Life of client objects.
-
-
-class NotDurableError(ReplaydError, OSError):
-    """The server answers only for what is on its disk, and that takes no more; nothing was applied."""
-
-    code = "not_durable"
 
 
 class ClosedError(ReplaydError, RuntimeError):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import zmq
 
 from replayd_client.connection import Connection
+from replayd_client.keys import Keys
 from replayd_client.messages import Buffer, Reply
 from replayd_client.pool import ZmqContext
 
@@ -20,8 +21,8 @@ class Interrupted(Exception):
 class InterruptibleConnection(Connection):
     """A connection for one thread, which any other thread may interrupt."""
 
-    def __init__(self, address: str, context: ZmqContext) -> None:
-        super().__init__(address, context)
+    def __init__(self, address: str, context: ZmqContext, keys: Keys | None) -> None:
+        super().__init__(address, context, keys)
         self._lock = threading.Lock()
         self._is_interrupted = False
         # A byte that is never read: from then on the poll in `pump` returns at once.

@@ -15,6 +15,7 @@ import zmq
 
 from replayd_client.connection import Connection
 from replayd_client.errors import ClosedError, DataError
+from replayd_client.keys import Keys
 
 IDLE_CONNECTIONS = 16
 """Connections kept open while nobody uses them; more threads than this open and close their own."""
@@ -27,8 +28,9 @@ ZmqContext = zmq.Context[zmq.Socket[bytes]]
 class ConnectionPool:
     """Connections to one address, opened as threads ask for them. Safe for threads; starts afresh in a forked child."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, keys: Keys | None = None) -> None:
         self.address = address
+        self.keys = keys
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._lent: set[Connection] = set()
@@ -47,7 +49,7 @@ class ConnectionPool:
     def dedicated(self) -> Connection:
         """A connection of its own for a writer, which closes it."""
         self._check_open()
-        return Connection(self.address, zmq_context())
+        return Connection(self.address, zmq_context(), self.keys)
 
     def close(self) -> None:
         """Close what is idle now and what is lent when it comes back."""
@@ -64,7 +66,7 @@ class ConnectionPool:
     def _take(self) -> Connection:
         with self._lock:
             self._check_open()
-            connection = self._idle.pop() if self._idle else Connection(self.address, zmq_context())
+            connection = self._idle.pop() if self._idle else Connection(self.address, zmq_context(), self.keys)
             self._lent.add(connection)
             return connection
 

@@ -18,6 +18,7 @@ from typing import Any
 from replayd_client.arguments import checked_timeout
 from replayd_client.connection import CONNECT_S, WARN_AFTER_S
 from replayd_client.errors import (
+    AccessDeniedError,
     DeadlineExceededError,
     ForkedClientError,
     ReplaydError,
@@ -136,7 +137,7 @@ class Sender:
         carried = False
         while not until():
             now = time.monotonic()
-            if isinstance(self._fault, UnsupportedVersionError):
+            if isinstance(self._fault, UnsupportedVersionError | AccessDeniedError):
                 raise self._fault
             if carried and deadline is not None and now >= deadline:
                 raise self._overdue(what, now - started, explain)

@@ -1,0 +1,51 @@
+"""The keys of a client, from the file that `replayd keys generate` made for it. Knows no sockets."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from replayd_client.errors import DataError
+
+KEY_FILE_VARIABLE = "REPLAYD_KEY_FILE"
+"""In the environment: the file of keys of whoever names none."""
+KEY_CHARACTERS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """CURVE keys in Z85: this client's, and the public one of the server it will talk to and to no other."""
+
+    name: str
+    """That the server knows it by."""
+    public: str
+    secret: str
+    server: str
+
+
+def read_keys(path: str | os.PathLike[str] | None) -> Keys | None:
+    """The keys in a file; None: in that which the environment names, and no keys if it names none.
+
+    Raises DataError for a file that is none, or that others may read.
+    """
+    path = path or os.environ.get(KEY_FILE_VARIABLE)
+    if not path:
+        return None
+    file = Path(path)
+    try:
+        mode = file.stat().st_mode
+        fields = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise DataError(f"the key file {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"the key file {file}: {error}; `replayd keys generate` makes one") from error
+    if mode & stat.S_IRWXO:
+        raise DataError(f"the key file {file} may be read by anybody (mode {stat.S_IMODE(mode):04o}); chmod 0600 it")
+    values = {name: fields.get(name) for name in ("public", "secret", "server")}
+    for name, value in values.items():
+        if not isinstance(value, str) or len(value) != KEY_CHARACTERS:
+            raise DataError(f"the key file {file}: `{name}` must be a key of {KEY_CHARACTERS} characters")
+    return Keys(str(fields.get("name", "")), **{name: str(value) for name, value in values.items()})
