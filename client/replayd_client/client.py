@@ -22,6 +22,7 @@ from replayd_client.dataset import Dataset, plan_of
 from replayd_client.inspection import Checkpointed, Peeked, SetResult, Why
 from replayd_client.item_core import ItemCore
 from replayd_client.keys import read_keys
+from replayd_client.lookahead import PrefetchBatches
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool, endpoint_of
 from replayd_client.prefetcher import Plan
@@ -263,7 +264,7 @@ class Client:
         batch_size: int,
         *,
         min_batch_size: int | None = None,
-        prefetch_batches: int = 2,
+        prefetch_batches: PrefetchBatches = "auto",
         timeout_ms: float | None = None,
         max_batches: int | None = None,
         ragged: Ragged = "error",
@@ -271,10 +272,16 @@ class Client:
         """An iterator of batches, as `sample_batch` returns them, which a thread draws ahead and decodes.
 
         `batch_size`, `min_batch_size` and `ragged` are `n`, `min_n` and `ragged` of `sample_batch`. At most
-        `prefetch_batches` batches are drawn and not yet taken: they count as sampled, and a limiter may let a learner
-        run ahead by no more than that. 0 draws only while somebody waits for a batch. Small batches are drawn several
-        with one request as far as that allows: of batches of 256 items of 400 bytes, 16 instead of 2 ahead halve what
-        an item costs both sides.
+        `prefetch_batches` batches are drawn and not yet taken: they count as sampled, they are lost if the dataset is
+        closed, and they are as old as the learner takes to come to them: a batch does not know of the priorities and
+        items of the last `prefetch_batches` steps. A number is obeyed exactly; 0 draws only while somebody waits.
+
+        "auto" draws 2 ahead, and more only for a learner that waits for batches which the server would grant: up to 32,
+        or 16 MiB of them, several with one request, which halves to thirds what a small item costs both sides. Where
+        the limiter holds a learner back, or its steps take longer than a request, it stays at 2.
+
+        Arrays of several batches may be parts of one, which lives as long as any of them; large ones lie in memory of
+        earlier batches to which nothing refers any more, no array, view, tensor or buffer.
 
         Iteration ends after `max_batches`, or when a consumer has waited `timeout_ms` (None: for ever, with a word in
         the log) for a batch that the limiter did not grant; `ended_by` tells which, with the limiter's numbers and who

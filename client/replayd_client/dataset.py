@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, Self, TypeVar
 from replayd_client.arguments import checked_integer, checked_table, checked_timeout
 from replayd_client.interruptible import InterruptibleConnection
 from replayd_client.large_batches import LargeBatchPrefetcher
+from replayd_client.lookahead import PrefetchBatches
 from replayd_client.pool import ConnectionPool, zmq_context
 from replayd_client.prefetcher import DatasetEnd, Plan, Prefetcher
 from replayd_client.sampling import ITEMS_OF_REQUEST
@@ -84,7 +85,7 @@ def plan_of(
     table: str,
     batch_size: int,
     min_batch_size: int | None,
-    prefetch_batches: int,
+    prefetch_batches: PrefetchBatches,
     timeout_ms: float | None,
     max_batches: int | None,
 ) -> Plan:
@@ -93,7 +94,8 @@ def plan_of(
     batch_size = checked_integer("batch_size", batch_size, 1)
     if min_batch_size is not None:
         min_batch_size = checked_integer("min_batch_size", min_batch_size, 1, batch_size)
-    prefetch_batches = checked_integer("prefetch_batches", prefetch_batches, 0)
+    if not isinstance(prefetch_batches, str) or prefetch_batches != "auto":
+        prefetch_batches = checked_integer("prefetch_batches", prefetch_batches, 0)
     if max_batches is not None:
         max_batches = checked_integer("max_batches", max_batches, 1)
     timeout_ms = checked_timeout(timeout_ms)
