@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client.errors import DataError
-from replayd_client.item_windows import ItemWindows
+from replayd_client.item_windows import ItemWindows, check_size
 from replayd_client.messages import ShownItems
 from replayd_client.structure import Path, Structure
 
@@ -54,6 +54,16 @@ class SampledBatch:
                 raise DataError(f"{len(self)} keys, but what is said of their draws is of another length")
             self._windows = ItemWindows(self.shown)
         return self._windows
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of the arrays of an item, about: of the first one, or the mean of what was sent if that is more, as it
+        is for bytes and str. 0 if there is no item that can be decoded."""
+        try:
+            decoded = check_size(self.windows.shown(0), 1) if len(self) else 0
+        except DataError:
+            return 0
+        return max(decoded, sum(map(len, self.shown.body)) // max(len(self), 1))
 
     def part(self, first: int, end: int) -> SampledBatch:
         """The items `first` to `end`, over the same chunks."""

@@ -29,6 +29,7 @@ from replayd_client.errors import (
     ReplaydError,
 )
 from replayd_client.interruptible import Interrupted, InterruptibleConnection
+from replayd_client.lookahead import Lookahead, PrefetchBatches
 from replayd_client.messages import SampleReply
 from replayd_client.sampling import sampled_batch, with_wait
 from replayd_client.wire import encode_sample
@@ -45,9 +46,10 @@ GRACE_S = 2.0
 """Time beyond a consumer's patience for an answer to arrive, or for a lost connection to come back."""
 WARN_AFTER_S = 5.0
 """A consumer that waits is named in the log after this time, and each time that has doubled."""
-ITEMS_PER_REQUEST = 2048
+ITEMS_PER_REQUEST = 4096
 """Items asked for at once, at most, where small batches are drawn ahead: a request costs the server 0.4 ms and the
-decoding of its answer 0.5 ms, however few items it has."""
+decoding of its answer 0.5 ms, however few items it has. An item of 400 bytes takes both sides 1.8 µs in requests for
+4096, 2.5 in those for 1024, and 5.7 in those for 256."""
 EXIT_S = 5.0
 """Longest wait for the threads at the end of the process: one may be decoding."""
 
@@ -62,8 +64,8 @@ class Plan:
     batch_size: int
     min_batch_size: int | None
     """None: `batch_size`, or what the table can grant at once if that is less."""
-    prefetch_batches: int
-    """Batches drawn and not taken, at most; 0 draws only while somebody waits for a batch."""
+    prefetch_batches: PrefetchBatches
+    """Batches drawn and not taken, at most; 0 draws only while somebody waits for a batch; "auto": see `Lookahead`."""
     timeout_s: float | None = None
     """Longest wait of a consumer for a batch."""
     max_batches: int | None = None
@@ -120,10 +122,9 @@ class Prefetcher(Generic[T]):
         """Batches that are."""
         self._carried: list[SampledBatch] = []
         """Items that were granted beyond the last whole batch, too few for another."""
-        self._ahead: Call | None = None
-        self._worthwhile = max(min(plan.prefetch_batches // 2, ITEMS_PER_REQUEST // plan.batch_size), 1)
-        """Batches for which there must be credit before more is asked for: half of what may be ahead, so that small
-        batches are drawn several at a time while the other half is being taken."""
+        self._lookahead = Lookahead(plan.prefetch_batches)
+        self._ahead: tuple[Call, int] | None = None
+        """What was asked already, and for how many items."""
         self._warn_after = WARN_AFTER_S
         _PREFETCHERS.add(self)
 
@@ -243,7 +244,7 @@ class Prefetcher(Generic[T]):
 
     def _wait_for_credit(self) -> None:
         with self._condition:
-            while not self._stopping and self._credit() < self._worthwhile:
+            while not self._stopping and self._credit() < self._worthwhile():
                 self._condition.wait()
             if self._stopping:
                 raise Interrupted
@@ -251,9 +252,14 @@ class Prefetcher(Generic[T]):
     def _credit(self) -> int:
         """Batches that may be drawn now."""
         drawn = len(self._ready) + self._decoding
-        if self.plan.prefetch_batches:
-            return self.plan.prefetch_batches - drawn
+        if self._lookahead.batches:
+            return self._lookahead.batches - drawn
         return int(bool(self._waiting) and not drawn)
+
+    def _worthwhile(self) -> int:
+        """Batches for which there must be credit before more is asked for: half of what may be ahead, so that small
+        batches are drawn several at a time while the other half is being taken."""
+        return max(min(self._lookahead.batches // 2, ITEMS_PER_REQUEST // self.plan.batch_size), 1)
 
     def _sizes(self, items: int) -> list[int]:
         """The batches that so many items make; fewer than the least batch are kept for the next one."""
@@ -309,19 +315,26 @@ class Prefetcher(Generic[T]):
     def _ask_ahead(self) -> None:
         """Send the next request, if there is credit for it beyond what is being decoded."""
         with self._condition:
-            if self._stopping or self._credit() < self._worthwhile:
+            if self._stopping or self._credit() < self._worthwhile():
                 return
         if not self._is_complete():
             n, least = self._wanted(sum(map(len, self._carried)))
             if n:
-                self._ahead = self._request(n, least)
+                self._ahead = self._request(n, least), n
 
     def _ask(self, n: int, min_n: int) -> SampledBatch:
         """Ask once, or take up what was asked ahead. Raises DeadlineExceededError, ConnectionLostError: nothing yet."""
-        call, self._ahead = self._ahead or self._request(n, min_n), None
+        (call, asked), self._ahead = self._ahead or (self._request(n, min_n), n), None
         reply = call.answer()
         assert isinstance(reply, SampleReply), "sample is answered by sample"
-        return sampled_batch(reply)
+        batch = sampled_batch(reply)
+        size = self.plan.batch_size
+        with self._condition:
+            is_awaited = bool(self._waiting) and not self._ready
+        if self.plan.prefetch_batches == "auto":
+            is_whole = len(batch) == asked
+            self._lookahead.drawn(len(batch) // size, batch.item_bytes * size, is_awaited=is_awaited, is_whole=is_whole)
+        return batch
 
     def _request(self, n: int, min_n: int) -> Call:
         assert self._connection is not None, "the thread starts with a connection"

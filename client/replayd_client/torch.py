@@ -19,6 +19,7 @@ from replayd_client.batch_memory import BatchMemory
 from replayd_client.batches import SampledBatch, split
 from replayd_client.client import Client
 from replayd_client.dataset import plan_of
+from replayd_client.lookahead import PrefetchBatches
 from replayd_client.prefetcher import DatasetEnd
 from replayd_client.ragged import Ragged, check_ragged, joined
 from replayd_client.sampling import SampleInfo
@@ -81,7 +82,7 @@ class ReplayDataset(IterableDataset[TensorBatch]):
         batch_size: int,
         *,
         min_batch_size: int | None = None,
-        prefetch_batches: int = 2,
+        prefetch_batches: PrefetchBatches = "auto",
         timeout_ms: float | None = None,
         max_batches: int | None = None,
         ragged: Ragged = "error",

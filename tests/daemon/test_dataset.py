@@ -82,6 +82,39 @@ def test_no_more_is_drawn_than_was_taken_and_may_be_ahead(serve: Any, client_of:
             assert drawn(client, "t") == 4 * (taken + 3)
 
 
+def test_for_a_learner_that_takes_its_time_two_batches_are_ahead(serve: Any, client_of: Any) -> None:
+    client = filled(client_of(serve(uniform("t"))), "t", 50)
+    with client.dataset("t", 4) as dataset:
+        for taken in range(1, 20):
+            next(dataset)
+            until(lambda taken=taken: drawn(client, "t") >= 4 * (taken + 2))  # type: ignore[misc]
+            assert drawn(client, "t") == 4 * (taken + 2)
+
+
+def test_a_hurried_learner_gets_every_item_once_and_in_order_however_far_ahead_they_are(
+    serve: Any, client_of: Any
+) -> None:
+    client = filled(client_of(serve(fifo("t", 4000, max_times_sampled=1))), "t", 4000)
+    with client.dataset("t", 4, max_batches=1000) as dataset:
+        batches = [batch.data["x"][:, 0] for batch in dataset]
+        assert {len(batch) for batch in batches} == {4}
+        assert np.concatenate(batches).tolist() == list(range(4000))
+
+
+def test_large_batches_keep_what_they_hold_while_later_ones_come(serve: Any, client_of: Any) -> None:
+    # 2 MB each, so that the memory of those that were dropped is used again.
+    client = client_of(serve(fifo("t", max_times_sampled=1)))
+    client.insert_batch({"x": np.repeat(np.arange(240)[:, None, None], 32_768, axis=2)}, {"t": 1.0})
+    kept = []
+    with client.dataset("t", 8, max_batches=30) as dataset:
+        for number, batch in enumerate(dataset):
+            assert (batch.data["x"] == np.arange(8 * number, 8 * number + 8)[:, None, None]).all()
+            if number % 4 == 0:
+                kept.append(batch.data["x"][3:5, 0])
+    assert [(part == part[:, :1]).all() for part in kept] == [True] * 8
+    assert [part[:, 0].tolist() for part in kept] == [[first + 3, first + 4] for first in range(0, 240, 32)]
+
+
 def test_without_prefetch_exactly_what_was_taken_is_drawn(serve: Any, client_of: Any) -> None:
     client = filled(client_of(serve(fifo("t", max_times_sampled=1))), "t", 20)
     with client.dataset("t", 3, prefetch_batches=0) as dataset:
@@ -303,6 +336,7 @@ def test_batches_drawn_before_an_error_are_handed_over_first(serve: Any, client_
         {"batch_size": 4, "min_batch_size": 5},
         {"batch_size": 4, "min_batch_size": 0},
         {"batch_size": 4, "prefetch_batches": -1},
+        {"batch_size": 4, "prefetch_batches": "all"},
         {"batch_size": 4, "max_batches": 0},
         {"batch_size": 4, "timeout_ms": -1},
         {"batch_size": 4, "timeout_ms": float("nan")},
