@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,10 +30,14 @@ from replayd.config_model import Config
 from replayd.forecast import memory_warnings, total_bytes
 from replayd.process import limit_bytes
 from replayd.wording import size_text
-from replayd_client.keys import KEY_FILE_VARIABLE
 
-OK, WARN, FAIL = "ok", "warn", "fail"
+State = Literal["ok", "warn", "fail"]
+OK: State = "ok"
+WARN: State = "warn"
+FAIL: State = "fail"
 
+KEY_FILE_VARIABLE = "REPLAYD_KEY_FILE"
+"""Of a client: the file of its keys."""
 LEAST_ZMQ = (4, 3)
 DESCRIPTORS_APART = 64
 """That the daemon needs besides those of its peers: sockets, store, log, libraries."""
@@ -50,7 +54,7 @@ class Finding:
     """One thing that was looked at."""
 
     check: str
-    state: Literal["ok", "warn", "fail"]
+    state: State
     what: str
     advice: str = ""
     """What to do; empty if nothing need be done."""
@@ -83,7 +87,7 @@ def versions() -> Iterator[Finding]:
     """Of the interpreter and of the libraries that matter."""
     python = ".".join(map(str, sys.version_info[:3]))
     found = {"replayd": __version__, "python": python}
-    for name in ("replayd_client", "zmq", "numpy", "msgpack", "blosc2"):
+    for name in ("zmq", "numpy", "msgpack", "blosc2"):
         try:
             module = import_module(name)
         except ImportError as error:
@@ -98,11 +102,14 @@ def versions() -> Iterator[Finding]:
                 )
             if not module.has("curve"):
                 yield Finding("versions", WARN, "this libzmq has no CURVE: keys are of no use", "install another pyzmq")
-    if found.get("replayd_client") not in (__version__, None):
+    # A source tree that nobody has installed has no number of its own.
+    with suppress(metadata.PackageNotFoundError):
+        found["replayd-client"] = metadata.version("replayd-client")
+    if found.get("replayd-client") not in (__version__, None):
         yield Finding(
             "versions",
             WARN,
-            f"the client is {found['replayd_client']} and the server {__version__}",
+            f"the client is {found['replayd-client']} and the server {__version__}",
             "install both from one release: pip install ./client .",
         )
     yield Finding("versions", OK, ", ".join(f"{name} {version}" for name, version in found.items()))

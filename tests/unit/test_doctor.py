@@ -43,8 +43,14 @@ def listener() -> Iterator[socket.socket]:
 def test_what_is_installed_here_is_well_and_told() -> None:
     found = worst(doctor.versions())
     assert found.state == "ok"
-    for name in ("replayd", "python", "libzmq", "blosc2", "replayd_client"):
+    for name in ("replayd", "python", "libzmq", "blosc2"):
         assert f"{name} " in found.what
+
+
+def test_a_client_of_another_release_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "0.0.1")
+    found = worst(doctor.versions())
+    assert (found.state, "the client is 0.0.1" in found.what) == ("warn", True)
 
 
 def test_faults_of_the_settings_are_told_one_by_one(tmp_path: Path) -> None:
