@@ -71,5 +71,6 @@ class BatchWriter(WriterLife):
             raise type(error)(text, detail=detail, code=error.code) from error.__cause__
 
     def flush(self, timeout_ms: float | Literal["own"] | None = "own") -> None:
-        """Wait until all that was inserted is acknowledged. Deadline and errors as of `TrajectoryWriter.flush`."""
+        """Send what there is and wait until all of it is acknowledged. Deadline and errors as of
+        `TrajectoryWriter.flush`."""
         self._core.flush(0, timeout_ms)

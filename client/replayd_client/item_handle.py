@@ -46,7 +46,8 @@ class ItemHandle:
 
         The deadline is the writer's own `timeout_ms` unless another is given.
 
-        Raises the server's error if the item was refused, DataError if it shows a step that is still open, ClosedError
+        Raises the server's error if the item was refused, DataError if it shows a step that is still open and for a
+        deadline that is none, ClosedError
         if its writer was closed before, and DeadlineExceededError with what the server says holds it back; the item is
         on its way all the same, and one may wait again.
         """

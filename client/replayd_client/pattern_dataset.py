@@ -65,7 +65,7 @@ def pattern_dataset_with_info(
     is_end_of_episode: Callable[[Any], Any],
 ) -> Iterable[ReplaySample]:
     """A PatternDataset over the data of samples, such as those of a TimestepDataset, which yields samples: info is 0,
-    since a trajectory may be of several items."""
+    since a trajectory may be of several items. Arguments and errors as of PatternDataset."""
     patterns = PatternDataset(_Mapped(input_dataset, _data), configs, respect_episode_boundaries, is_end_of_episode)
     return _Mapped(patterns, _without_info)
 

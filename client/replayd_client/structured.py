@@ -57,7 +57,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ConstantPriority:
-    """Every item has this priority."""
+    """Every item has this priority: a number from 0 to 1e90, or "max", the largest in its table when it enters."""
 
     value: float | Literal["max"]
 

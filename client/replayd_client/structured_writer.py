@@ -48,16 +48,16 @@ class StructuredWriter(WriterLife):
         self._core.call("append", self._append, data, partial_step)
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: float | Literal["own"] | None = "own") -> None:
-        """Send what there is and wait until at most so many items are not acknowledged. Deadline and errors as of
-        `TrajectoryWriter.flush`.
+        """Send what there is and wait until at most so many items are not acknowledged (an integer from 0 on, default
+        0). Deadline and errors as of `TrajectoryWriter.flush`.
         """
         self._core.flush(block_until_num_items, timeout_ms)
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: float | Literal["own"] | None = "own") -> None:
         """Make the items of configs that match at an episode's end, flush, and begin a new episode.
 
-        With `clear_buffers` no pattern reaches back over this end. On an error the episode has not ended, and the call
-        may be made again: no item is made twice.
+        With `clear_buffers` no pattern reaches back over this end. Raises as `flush`, and what `append` raises for an
+        item. On an error the episode has not ended, and the call may be made again: no item is made twice.
         """
         self._core.begin_episode(clear_buffers, timeout_ms, self._finish_episode)
         self._matcher.begin_episode()

@@ -86,16 +86,17 @@ class TrajectoryWriter(WriterLife):
     def flush(self, block_until_num_items: int = 0, timeout_ms: float | Literal["own"] | None = "own") -> None:
         """Send what there is and wait until at most so many items are not acknowledged.
 
-        The deadline is the writer's own `timeout_ms` unless another is given; so too for `end_episode`.
+        The deadline is the writer's own `timeout_ms` unless another is given (milliseconds, None for ever); so too for
+        `end_episode`.
 
-        Raises DeadlineExceededError with what the server says holds the items back, and ConnectionLostError; both say
-        how many are not acknowledged, and the work goes on.
+        Raises DataError for arguments; what the server refused since; DeadlineExceededError with what the server says
+        holds the items back, and ConnectionLostError: both say how many are not acknowledged, and the work goes on.
         """
         self._core.flush(block_until_num_items, timeout_ms)
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: float | Literal["own"] | None = "own") -> None:
         """Flush and begin a new episode. With `clear_buffers` the history is empty then; without it items may show
-        steps of both. On an error nothing changes, and the call may be made again."""
+        steps of both. Raises as `flush` does; on an error nothing changes, and the call may be made again."""
         self._core.begin_episode(clear_buffers, timeout_ms)
 
     def configure(self, path: Path, *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:

@@ -25,6 +25,7 @@ class WriterReport:
     """What a writer has put in finished chunks so far, those included that no item shows and that are not sent."""
 
     steps: int
+    """Steps in these chunks."""
     chunks: int
     chunk_length: int
     """Steps of the next chunk, unless it is cut before it is full."""
