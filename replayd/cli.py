@@ -21,7 +21,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replayd import __version__, cli_config, cli_doctor, cli_info, cli_operator, cli_store, cli_top
+from replayd import (
+    __version__,
+    cli_bench,
+    cli_completion,
+    cli_config,
+    cli_doctor,
+    cli_info,
+    cli_operator,
+    cli_store,
+    cli_top,
+)
 from replayd.cli_operator import fail
 
 if TYPE_CHECKING:
@@ -48,6 +58,8 @@ for command in (
     *cli_info.COMMANDS,
     *cli_operator.COMMANDS,
     *cli_store.COMMANDS,
+    cli_bench.bench,
+    cli_completion.completion,
     cli_doctor.doctor,
     cli_top.top,
 ):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +22,11 @@ from replayd.wording import size_text
 if TYPE_CHECKING:
     from replayd.store_copies import Copied
     from replayd_client.inspection import Checkpointed
+    from replayd_client.pool import ConnectionPool
 
 TIMEOUT_S = 600.0
+ANSWER_S = 1.0
+"""How long an answer about progress is waited for."""
 
 
 @click.command()
@@ -47,12 +51,18 @@ def checkpoint(address: str, timeout_s: float, target: Path | None, keep: int | 
     """Have a daemon write all that it holds to its store, while it goes on serving.
 
     A copy is a store of its own: `replayd serve --data-dir` takes it, `replayd restore` brings it back.
+
+    \b
+    Examples:
+      replayd checkpoint
+      replayd checkpoint --to /backup/replayd --keep 7
     """
+    from replayd.progress import shown
     from replayd_client import inspection
 
     if keep is not None and target is None:
         raise click.UsageError("--keep needs --to")
-    with connected(address) as pool:
+    with connected(address) as pool, shown("checkpoint", lambda: _written(pool)):
         done = inspection.checkpoint(pool, time.monotonic() + timeout_s)
     answer = done._asdict()
     if target is None:
@@ -84,19 +94,30 @@ def checkpoint(address: str, timeout_s: float, target: Path | None, keep: int | 
     help="TOML file that names it: store.path.",
 )
 @click.option("--replace", is_flag=True, help="If there is a store in it, put that aside there.")
-def restore(source: Path, data_dir: Path | None, config_path: str | None, replace: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print what was done, as JSON.")
+def restore(source: Path, data_dir: Path | None, config_path: str | None, replace: bool, as_json: bool) -> None:
     """Bring back the copy FROM, which `replayd checkpoint --to` made, for the daemon's next start.
 
     The daemon must not be running.
+
+    \b
+    Examples:
+      replayd restore /backup/replayd/2026-05-01T12:00:00 --data-dir /var/lib/replayd/store --replace
     """
     from replayd.errors import StoreError
+    from replayd.progress import shown
     from replayd.store_copies import bring_back
 
     directory = data_dir or _store_path(config_path)
     try:
-        copied, aside = bring_back(source, directory, replace=replace)
+        size, before = _size_bytes(source), _size_bytes(directory)
+        with shown("copying", lambda: (_size_bytes(directory) - before, size)):
+            copied, aside = bring_back(source, directory, replace=replace)
     except StoreError as error:
         fail(exit_code(error), str(error))
+    if as_json:
+        print_json({"data_dir": str(directory), **_fields(copied), "aside": None if aside is None else str(aside)})
+        return
     if aside is not None:
         click.echo(f"the store that was there is put aside in {aside}")
     made = datetime.fromtimestamp(copied.saved_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -118,6 +139,28 @@ def exit_code(error: Exception) -> int:
     if isinstance(error, StoreMismatch):
         return os.EX_CONFIG
     return os.EX_CANTCREAT if isinstance(error, StoreInUse) else os.EX_IOERR
+
+
+def _written(pool: ConnectionPool) -> tuple[float, float] | None:
+    """How far a daemon's checkpoint is: chunks that are written, and all that must be."""
+    from replayd_client.errors import ReplaydError
+    from replayd_client.inspection import info
+
+    with suppress(ReplaydError):
+        running = info(pool, time.monotonic() + ANSWER_S).get("store", {}).get("running")
+        if running and running["chunks_total"]:
+            return running["chunks"], running["chunks_total"]
+    return None
+
+
+def _size_bytes(directory: Path) -> int:
+    """What the files there take, also while they come and go."""
+    size = 0
+    for place, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                size += os.stat(os.path.join(place, name)).st_size
+    return size
 
 
 def _done_text(done: Checkpointed) -> str:

@@ -114,6 +114,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "cli_store",
         "cli_top",
         "doctor",
+        "progress",
         "forecast",
         "reloading",
         "toml_lines",
