@@ -43,7 +43,31 @@ if TYPE_CHECKING:
 log = logging.getLogger("replayd")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+EXIT_CODES = """\b
+Exit codes, those of sysexits.h from 64 on:
+   0  done
+   1  refused by the daemon, or `doctor` has found a failure
+   2  misused: no such command, option or value
+  65  a store is damaged
+  69  nobody answers at the address
+  70  a fault of replayd itself
+  73  an address or a file cannot be had
+  74  the disk failed, and with it the last checkpoint
+  75  not in time
+  77  no permission: a key, or the rights of its file
+  78  the settings are faulty: a restart cures nothing
+
+\b
+Examples:
+  replayd default-config > replayd.toml
+  replayd check-config replayd.toml
+  replayd serve --config replayd.toml
+  replayd ping --wait 10
+  replayd top
+"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}, epilog=EXIT_CODES)
 @click.version_option(__version__, prog_name="replayd")
 def main() -> None:
     """Experience replay as a service: actors insert, learners sample, the daemon keeps the two in step.
@@ -158,7 +182,15 @@ def serve(
 ) -> None:
     """Run the daemon in the foreground, until SIGTERM or SIGINT.
 
-    Without a file and without tables it serves one table, `replay`: uniform sampling, oldest out first.
+    Without a file and without tables it serves one table, `replay`: uniform sampling, oldest out first. Options win
+    over variables of the environment, those over the file, and that over the defaults; `replayd default-config`
+    explains every key and names its variable. SIGHUP has the file read again.
+
+    \b
+    Examples:
+      replayd serve
+      replayd serve --table replay,sampler=prioritized,priority_exponent=0.6,max_size=100000
+      replayd serve --config /etc/replayd/replayd.toml --log-level debug
     """
     from replayd import activation, logs
     from replayd.announcer import Announcer

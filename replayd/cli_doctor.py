@@ -22,8 +22,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
     "--config",
     "config_path",
     type=click.Path(dir_okay=False),
-    envvar="REPLAYD_SERVE_CONFIG",
-    help="TOML file of settings, as `replayd serve` takes it.",
+    help="TOML file of settings, as `replayd serve` takes it.  [default: the one that REPLAYD_SERVE_CONFIG names]",
 )
 @click.option(
     "--address",
@@ -50,6 +49,7 @@ def doctor(config_path: str | None, address: str | None, timeout_s: float, peers
     """
     from replayd import doctor as look
 
+    config_path = config_path or os.environ.get("REPLAYD_SERVE_CONFIG")
     if address is None:
         config, _ = look.settings(config_path, os.environ)
         address = DEFAULT_ADDRESS if config is None else _reachable(config.server.listen)

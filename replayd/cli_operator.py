@@ -94,7 +94,12 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
 @TABLE
 @asking
 def why(table: str, address: str, timeout_s: float, as_json: bool) -> None:
-    """Say who waits at TABLE for what, and whether that can end by itself."""
+    """Say who waits at TABLE for what, and whether that can end by itself.
+
+    \b
+    Examples:
+      replayd why replay
+    """
     from dataclasses import asdict
 
     from replayd_client import inspection
@@ -121,7 +126,13 @@ def why(table: str, address: str, timeout_s: float, as_json: bool) -> None:
 def peek(
     table: str, keys: tuple[int, ...], address: str, timeout_s: float, as_json: bool, **orders: int | None
 ) -> None:
-    """Look at items of TABLE without drawing them: nothing is counted, nothing changes."""
+    """Look at items of TABLE without drawing them: nothing is counted, nothing changes.
+
+    \b
+    Examples:
+      replayd peek replay --newest 5
+      replayd peek replay --key 17 --key 18 --json
+    """
     import numpy as np
 
     from replayd_client import inspection
@@ -233,6 +244,11 @@ def set_(table: str, changes: dict[str, Any], address: str, timeout_s: float, as
 
     Keys: max_size, max_times_sampled, max_bytes (such as 4GiB), when_full (evict, block or reject), samples_per_insert,
     min_size_to_sample, min_diff and max_diff ("unlimited" for no bound, as of max_bytes), priority_exponent, paused_inserts and paused_samples (yes or no). They last until the daemon ends.
+
+    \b
+    Examples:
+      replayd set replay
+      replayd set replay max_size=200000 samples_per_insert=8
     """
     _change(table, changes, address, timeout_s, as_json)
 
@@ -248,6 +264,10 @@ def pause(table: str, sides: tuple[str, ...], address: str, timeout_s: float, as
     """Hold back inserts, samples or (no side named) both of TABLE, whatever its limiter says.
 
     The other side stays as it is. Who waits stays in order; samples still end at their deadlines.
+
+    \b
+    Examples:
+      replayd pause replay sample
     """
     _change(table, _pauses(sides, True), address, timeout_s, as_json)
 
@@ -257,7 +277,12 @@ def pause(table: str, sides: tuple[str, ...], address: str, timeout_s: float, as
 @SIDES
 @asking
 def resume(table: str, sides: tuple[str, ...], address: str, timeout_s: float, as_json: bool) -> None:
-    """Let inserts, samples or (no side named) both of TABLE go on after a pause."""
+    """Let inserts, samples or (no side named) both of TABLE go on after a pause.
+
+    \b
+    Examples:
+      replayd resume replay
+    """
     _change(table, _pauses(sides, False), address, timeout_s, as_json)
 
 
@@ -296,7 +321,12 @@ def _setting_text(value: Any) -> str:
 @TABLE
 @asking
 def reset(table: str, address: str, timeout_s: float, as_json: bool) -> None:
-    """Remove all items of TABLE and set its counters to 0. Who waits goes on waiting."""
+    """Remove all items of TABLE and set its counters to 0. Who waits goes on waiting.
+
+    \b
+    Examples:
+      replayd reset replay
+    """
     from replayd_client.wire import ResetReply, encode_reset
 
     with connected(address) as pool, pool.connection() as connection:
