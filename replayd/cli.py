@@ -48,6 +48,7 @@ Exit codes, those of sysexits.h from 64 on:
    0  done
    1  refused by the daemon, or `doctor` has found a failure
    2  misused: no such command, option or value
+  64  misused: a name that is none, or is taken
   65  a store is damaged
   69  nobody answers at the address
   70  a fault of replayd itself
