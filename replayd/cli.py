@@ -28,6 +28,7 @@ from replayd import (
     cli_config,
     cli_doctor,
     cli_info,
+    cli_keys,
     cli_operator,
     cli_store,
     cli_top,
@@ -81,6 +82,7 @@ def main() -> None:
 for command in (
     *cli_config.COMMANDS,
     *cli_info.COMMANDS,
+    cli_keys.keys,
     *cli_operator.COMMANDS,
     *cli_store.COMMANDS,
     cli_bench.bench,
@@ -194,6 +196,7 @@ def serve(
       replayd serve --config /etc/replayd/replayd.toml --log-level debug
     """
     from replayd import activation, logs
+    from replayd.access import AccessError
     from replayd.announcer import Announcer
     from replayd.board import Board
     from replayd.config import build_tables, read_config
@@ -267,6 +270,7 @@ def serve(
         reload=Reloader(read, config) if config_path else None,
         manager=manager,
         fds=fds,
+        keys=Path(config.access.keys) if config.access else None,
     )
     # From here on a signal means an orderly end or nothing, also before the loop runs and takes over the handlers.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -277,6 +281,8 @@ def serve(
         status = _status_server(board, config.http) if board and config.http.is_on else None
     except BindError as error:
         announcer.fail(os.EX_CANTCREAT, str(error))
+    except AccessError as error:
+        announcer.fail(os.EX_CONFIG, str(error))
     with _endpoint_file(endpoint_file, daemon, status), status or nullcontext():
         announcer.begin(
             config, daemon.router_address, daemon.ingest_address, None if status is None else status.address

@@ -11,7 +11,6 @@ import click
 
 from replayd.cli_operator import fail
 
-SERVER_FILE, ALLOWED_FILE = "server.key", "allowed.toml"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 directory_option = click.option(
@@ -20,7 +19,7 @@ directory_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("/etc/replayd/keys"),
     show_default=True,
-    help="Where the server's key and the allow-list are: those that [access] names.",
+    help="The directory of keys: that of `[access] keys`.",
 )
 RELOAD = "a daemon that runs takes it up on SIGHUP: systemctl reload replayd"
 
@@ -55,7 +54,7 @@ def generate(name: str, roles: tuple[str, ...], out: Path | None, directory: Pat
     copy. The first time the server's own key is made too.
     """
     from replayd.access import AccessError, Holder, read_allowed, write_allowed
-    from replayd.key_files import make_client_key, make_server_key
+    from replayd.key_files import ALLOWED_FILE, SERVER_FILE, make_client_key, make_server_key
 
     if not NAME.fullmatch(name):
         fail(os.EX_USAGE, "a name is up to 64 letters, digits, dots, dashes and underscores")
@@ -86,6 +85,7 @@ def generate(name: str, roles: tuple[str, ...], out: Path | None, directory: Pat
 def list_(directory: Path, as_json: bool) -> None:
     """Show who may come in, and as what."""
     from replayd.access import AccessError, read_allowed
+    from replayd.key_files import ALLOWED_FILE
 
     try:
         holders = read_allowed(directory / ALLOWED_FILE)
@@ -104,6 +104,7 @@ def list_(directory: Path, as_json: bool) -> None:
 def revoke(name: str, directory: Path) -> None:
     """Let NAME in no more. Its connections are refused whatever they ask once the daemon has reloaded."""
     from replayd.access import AccessError, read_allowed, write_allowed
+    from replayd.key_files import ALLOWED_FILE
 
     allowed = directory / ALLOWED_FILE
     try:

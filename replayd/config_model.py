@@ -217,13 +217,17 @@ class ServerConfig(Section):
     def _protect(self) -> Self:
         if collide(self.listen, self.ingest):
             raise ValueError(f"listen {self.listen} and ingest {self.ingest} need a port each, not the same one")
-        public = [address for address in (self.listen, self.ingest) if is_public(address)]
-        if public and not self.insecure_public:
-            raise ValueError(
-                f"{' and '.join(public)} can be reached from other machines, and there is no authentication: anybody "
-                "there could read and write all data. insecure_public = true (--insecure-public) says that it is meant"
-            )
         return self
+
+
+class AccessConfig(Section):
+    """Who may come in. With this section everybody needs a key, and it says what each may ask for."""
+
+    keys: Annotated[str, Field(min_length=1, examples=["/etc/replayd/keys"])]
+    """Directory of the keys that `replayd keys` makes. The list of who has one is read again on SIGHUP."""
+
+    def __str__(self) -> str:
+        return f"keys in {self.keys}"
 
 
 class StoreConfig(Section):
@@ -294,10 +298,24 @@ class Config(Section):
     """The status page, metrics and probes."""
     log: LogConfig = LogConfig()
     """What is told, and how."""
+    access: AccessConfig | None = None
+    """Who may come in."""
     store: StoreConfig | None = None
     """Where what is held is kept on disk."""
     table: list[TableConfig] = Field(default=[TableConfig(name="replay")], min_length=1)
     """A section for each table."""
+
+    @model_validator(mode="after")
+    def _protect_server(self) -> Self:
+        server = self.server
+        public = [address for address in (server.listen, server.ingest) if is_public(address)]
+        if public and self.access is None and not server.insecure_public:
+            raise ValueError(
+                f"{' and '.join(public)} can be reached from other machines, and nobody needs a key: anybody there "
+                "could read and write all data. `[access] keys` settles who may; server.insecure_public = true "
+                "(--insecure-public) says that it is meant"
+            )
+        return self
 
     @model_validator(mode="after")
     def _protect_http(self) -> Self:

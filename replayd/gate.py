@@ -14,9 +14,8 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
-from replayd.access import Holder, read_allowed
-from replayd.errors import Forbidden
-from replayd.key_files import read_server_secret
+from replayd.access import AccessError, Holder, read_allowed
+from replayd.key_files import ALLOWED_FILE, SERVER_FILE, read_server_secret
 
 log = logging.getLogger("replayd")
 
@@ -26,24 +25,22 @@ REFUSALS_TOLD = 1024
 """Keys and addresses of which a refusal is remembered, so that a peer which tries again and again is told of once."""
 
 
-class Gate:
-    """`secret_file` is the server's, `allowed_file` says who else has keys. Raises AccessError."""
+_REVOKED = Holder("whose key was revoked", "", ())
 
-    def __init__(self, context: zmq.Context[Any], secret_file: Path, allowed_file: Path) -> None:
-        self._secret = read_server_secret(secret_file)
-        self._allowed_file = allowed_file
-        self._holders = read_allowed(allowed_file)
+
+class Gate:
+    """`keys` is a directory that `replayd keys` has made. Raises AccessError."""
+
+    def __init__(self, context: zmq.Context[Any], keys: Path) -> None:
+        self._secret = read_server_secret(keys / SERVER_FILE)
+        self._allowed_file = keys / ALLOWED_FILE
+        self._holders = read_allowed(self._allowed_file)
         self._told: set[str] = set()
         self.refused = 0
         """Connections that were not let in."""
         self.socket: zmq.Socket[Any] = context.socket(zmq.REP)
         self.socket.linger = 0
         self.socket.bind(ZAP_ENDPOINT)
-
-    @property
-    def holders(self) -> int:
-        """How many have a key."""
-        return len(self._holders)
 
     def guard(self, socket: zmq.Socket[Any]) -> None:
         """Let only holders of keys connect to a socket that is not bound yet."""
@@ -52,22 +49,26 @@ class Gate:
         socket.zap_domain = ZAP_DOMAIN
 
     def reload(self) -> None:
-        """Read again who has keys. Raises AccessError; then those from before go on being good."""
-        self._holders = read_allowed(self._allowed_file)
+        """Read again who has keys. If that cannot be read, those from before go on being good, and the log says so."""
+        try:
+            self._holders = read_allowed(self._allowed_file)
+        except AccessError as error:
+            log.error("the keys of before stay good, for the list of now cannot be read: %s", error)
+            return
         self._told.clear()
+        log.info("%d peers may come in", len(self._holders))
 
     def answer(self) -> None:
         """Answer all connections that ask to be let in."""
         while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             self.socket.send_multipart(self._answer(self.socket.recv_multipart()))
 
-    def holder(self, frame: Any) -> Holder | Forbidden:
-        """Who sent this frame, or why nobody who may send anything did."""
-        key = frame.get("User-Id")
-        holder = self._holders.get(key)
-        return holder or Forbidden("the key of this connection has been revoked", needed=[])
+    def holder(self, frame: Any) -> Holder:
+        """Who sent this frame; somebody who may do nothing, if that key is good no more."""
+        return self._holders.get(frame.get("User-Id"), _REVOKED)
 
     def close(self) -> None:
+        """Nobody is let in any more."""
         self.socket.close(0)
 
     def _answer(self, request: list[bytes]) -> list[bytes]:

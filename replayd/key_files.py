@@ -14,6 +14,8 @@ import zmq
 
 from replayd.access import KEY_CHARACTERS, AccessError
 
+SERVER_FILE, ALLOWED_FILE = "server.key", "allowed.toml"
+"""In a directory of keys: the server's own, and the list of those who may come in."""
 SECRET_MODE = 0o600
 
 

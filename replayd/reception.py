@@ -19,6 +19,13 @@ from replayd.service import Service
 from replayd.wire import Undecodable, Unread, decode_unread, read
 
 
+class Asker(Protocol):
+    """Who sent a message, and may not ask for everything."""
+
+    def refusal(self, op: str) -> PeerError | None:
+        """Why a request of this op is not for them; None if it is."""
+
+
 class Recorder(Protocol):
     """Who keeps what changes the state."""
 
@@ -50,12 +57,17 @@ class Reception:
         """Small inserts of this turn, not handled yet."""
         self._due: float | None = -math.inf
 
-    def take(self, peer: Peer, frames: Frames, now: float) -> None:
-        """Handle a message, or let a small insert wait for others of this turn."""
+    def take(self, peer: Peer, frames: Frames, now: float, asker: Asker | None = None) -> None:
+        """Handle a message, or let a small insert wait for others of this turn. `asker`: whose it is, where not
+        everybody may ask for everything."""
         try:
             message = read(frames, pushed=peer is None)
         except Undecodable as fault:
             self._refuse(peer, fault, now)
+            return
+        forbidden = None if asker is None else asker.refusal(message.op)
+        if forbidden is not None:
+            self._refuse(peer, Undecodable(forbidden, message.op, message.id), now)
             return
         if message.op == "insert" and is_joinable(message.header, message.body):
             self._joined.append((peer, frames, message))

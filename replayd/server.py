@@ -15,16 +15,19 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import zmq
 
 from replayd import __version__
+from replayd.access import AccessError
 from replayd.board import STOPPING, Board
 from replayd.connections import Connections
 from replayd.errors import BindError, StoreError
 from replayd.fault_log import FaultLog
+from replayd.gate import Gate
 from replayd.heap import Trimmer
 from replayd.keeper import Keeper, StoreOptions
 from replayd.limits import LEASE_S, REPLY_BYTES
@@ -54,7 +57,7 @@ class Daemon:
     `trimmer` holds down what the process keeps of freed memory. With a `store` the service begins with what is in it.
     On a `board` the loop puts a bulletin once a second, of which a `manager`, who started the process, is told. `fds`
     are sockets that it opened before, by the endpoints at which they listen. `max_bytes`: the most that all tables may
-    hold (None: no limit).
+    hold (None: no limit). With a directory of `keys` nobody is let in without one.
     """
 
     def __init__(
@@ -71,8 +74,10 @@ class Daemon:
         manager: Manager | None = None,
         fds: Mapping[str, int] | None = None,
         max_bytes: int | None = None,
+        keys: Path | None = None,
     ) -> None:
         self._tables = tables
+        self._keys = keys
         self._max_bytes = max_bytes
         self._reload = reload
         self._board = board
@@ -99,11 +104,13 @@ class Daemon:
     def bind(self) -> None:
         """Open the sockets, then take the tables.
 
-        Raises BindError that names the address and the reason, ValueError for tables that cannot be served.
+        Raises BindError that names the address and the reason, ValueError for tables that cannot be served, AccessError
+        for keys that cannot be read.
         """
         self._context = zmq.Context()
         self._connections = Connections()
         try:
+            self._gate = Gate(self._context, self._keys) if self._keys else None
             self._router = self._bound(zmq.ROUTER, self._listen)
             self._pull = self._bound(zmq.PULL, self._ingest) if self._ingest else None
             self.service = Service(
@@ -118,7 +125,7 @@ class Daemon:
             self._reception = Reception(self.service, own_frame, self._faults.tell)
             self._keeper = Keeper(self._store, self.service, self._wake) if self._store else None
             self._watch = Watch(self.service, self._connections, self._faults, self._board, self._manager)
-        except (BindError, ValueError):
+        except (BindError, ValueError, AccessError):
             self.abandon()
             raise
 
@@ -267,6 +274,8 @@ class Daemon:
             if self._reload_asked:
                 self._reload_asked = False
                 with self._watch.reloading():
+                    if self._gate:
+                        self._gate.reload()
                     if self._reload:
                         self._reload(self.service, now)
                     else:
@@ -295,7 +304,7 @@ class Daemon:
 
     def _take_requests(self, now: float) -> None:
         for peer, frames in self._arrived():
-            self._reception.take(peer, frames, now)
+            self._reception.take(peer, frames, now, self._gate.holder(frames[-1]) if self._gate else None)
             if self.service.outbox_bytes >= REPLY_BYTES.value:
                 break
         self._reception.settle(now)
@@ -318,7 +327,7 @@ class Daemon:
                 frames = received(self._pull)
             except zmq.Again:
                 break
-            self._reception.take(None, frames, now)
+            self._reception.take(None, frames, now, self._gate.holder(frames[-1]) if self._gate else None)
             if not self.service.wants_inserts:
                 break
         self._reception.settle(now)
@@ -370,19 +379,21 @@ class Daemon:
             signal.set_wakeup_fd(old_fd)
 
     def _bound(self, kind: int, endpoint: str) -> zmq.Socket[Any]:
-        return bound(self._context, kind, endpoint, self._connections, self._fds.get(endpoint))
+        return bound(self._context, kind, endpoint, self._connections, self._gate, self._fds.get(endpoint))
 
     def _poller(self) -> zmq.Poller:
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
-        for sign in (self._wake_read, *self._connections.monitors):
+        for sign in (self._wake_read, *self._connections.monitors, *([self._gate.socket] if self._gate else [])):
             poller.register(sign, zmq.POLLIN)
         return poller
 
     def _take_signs(self, ready: Mapping[Any, int]) -> None:
-        """Take what is no message: that somebody woke the loop, and that peers came and went."""
+        """Take what is no message: that somebody woke the loop, wants to be let in, came or went."""
         if self._wake_read.fileno() in ready:
             self._wake_read.recv(4096)
+        if self._gate and self._gate.socket in ready:
+            self._gate.answer()
         if not ready.keys().isdisjoint(self._connections.monitors):
             self._watch.peers_changed()
 
@@ -390,6 +401,8 @@ class Daemon:
         if self._keeper:
             self._keeper.close()
         self._connections.close()
+        if self._gate:
+            self._gate.close()
         self._router.close()
         if self._pull:
             self._pull.close()

@@ -10,6 +10,7 @@ import zmq
 
 from replayd.connections import Connections
 from replayd.errors import BindError
+from replayd.gate import Gate
 from replayd.limits import FRAME_BYTES
 
 LINGER_MS = 1000
@@ -39,9 +40,10 @@ _COMMON_OPTIONS: Mapping[int, int] = {
 
 
 def bound(
-    context: zmq.Context[Any], kind: int, endpoint: str, connections: Connections, fd: int | None = None
+    context: zmq.Context[Any], kind: int, endpoint: str, connections: Connections, gate: Gate | None, fd: int | None
 ) -> zmq.Socket[Any]:
-    """A socket of this kind at an endpoint, its connections counted. Raises BindError.
+    """A socket of this kind at an endpoint, its connections counted, and those alone that the gate lets in if there is
+    one. Raises BindError.
 
     `fd`: a socket that listens there already, and is taken over.
     """
@@ -52,6 +54,8 @@ def bound(
         socket.setsockopt(option, value)
     if fd is not None:
         socket.setsockopt(zmq.USE_FD, fd)
+    if gate is not None:
+        gate.guard(socket)
     connections.watch(socket)
     try:
         socket.bind(endpoint)

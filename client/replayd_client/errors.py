@@ -12,7 +12,6 @@ ReplaydError                          .code (the wire's word, "" for an error of
 ├── DeadlineExceededError TimeoutError    the deadline passed; the message says who must act
 ├── ConnectionLostError  ConnectionError  no server, or it went away
 │   └── ShuttingDownError, LoadingError, NotDurableError   it is there and does not serve now
-├── NotDurableError      OSError          the server answers only for what is on its disk, and that takes no more
 ├── AccessDeniedError    PermissionError  the server lets nobody in with this key, or not for this
 ├── ClosedError          RuntimeError     used after close
 ├── ForkedClientError    RuntimeError     a writer used in a forked child
@@ -104,12 +103,6 @@ class DeadlineExceededError(ReplaydError, TimeoutError):
 
 class ConnectionLostError(ReplaydError, ConnectionError):
     """No server answers at the address, or the one that did went away and did not come back in time."""
-
-
-class NotDurableError(ReplaydError, OSError):
-    """The server answers only for what is on its disk, and that takes no more; nothing was applied."""
-
-    code = "not_durable"
 
 
 class AccessDeniedError(ReplaydError, PermissionError):
@@ -222,7 +215,6 @@ _BY_CODE: dict[str, type[ReplaydError]] = {
         SignatureError,
         PriorityError,
         AccessDeniedError,
-        NotDurableError,
         LimitExceededError,
         TableFullError,
         NeverGrantableError,

@@ -1,0 +1,178 @@
+"""Who may come in: a real daemon with keys, and real clients with the right one, a wrong one, a revoked one and none."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from replayd.cli_keys import keys
+from replayd_client import Client
+from replayd_client.errors import AccessDeniedError, DataError
+from tests.daemon.harness import DaemonProcess
+
+DEADLINE_MS = 20_000
+STEP = {"x": np.zeros(2, np.float32)}
+
+
+class Doorkeeper:
+    """A daemon with keys; makes and revokes them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.generate("boss", "admin")
+        config = directory / "replayd.toml"
+        config.write_text(f'[access]\nkeys = "{directory}"\n[[table]]\nname = "replay"\n')
+        self.daemon = DaemonProcess(directory, "--config", str(config))
+
+    def generate(self, name: str, *roles: str, directory: Path | None = None) -> str:
+        """A key, and the daemon reads of it."""
+        file = (directory or self.directory) / f"{name}.key"
+        said = [argument for role in roles for argument in ("--role", role)]
+        self._keys("generate", name, *said, "--out", str(file), directory=directory)
+        return str(file)
+
+    def revoke(self, name: str) -> None:
+        self._keys("revoke", name)
+        self.reload()
+
+    def reload(self) -> None:
+        """Have the list read again, and wait for it: the daemon says so."""
+        told = self.daemon.output().count("may come in")
+        self.daemon.send_signal(signal.SIGHUP)
+        while self.daemon.output().count("may come in") == told:
+            # Each request makes the loop turn once.
+            with self.client(str(self.directory / "boss.key")) as client:
+                client.server_info(timeout=DEADLINE_MS / 1000)
+
+    def client(self, key_file: str | None) -> Client:
+        return Client(self.daemon.address, key_file)
+
+    def _keys(self, *arguments: str, directory: Path | None = None) -> None:
+        result = CliRunner().invoke(keys, [*arguments, "--dir", str(directory or self.directory)])
+        assert result.exit_code == 0, result.output
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> object:
+    keeper = Doorkeeper(tmp_path_factory.mktemp("keys"))
+    with keeper.daemon:
+        yield keeper
+
+
+ASKED: dict[str, Callable[[Client], object]] = {
+    "insert": lambda client: client.insert(STEP, {"replay": 1.0}, DEADLINE_MS),
+    "sample": lambda client: client.sample_batch("replay", 1, timeout_ms=DEADLINE_MS),
+    "update": lambda client: client.mutate_priorities("replay", updates={1: 1.0}, timeout_ms=DEADLINE_MS),
+    "reset": lambda client: client.reset("replay", DEADLINE_MS),
+    "info": lambda client: client.server_info(timeout=DEADLINE_MS / 1000),
+}
+MAY = {
+    "actor": {"insert", "info"},
+    "learner": {"sample", "update", "info"},
+    "admin": set(ASKED),
+}
+
+
+@pytest.mark.parametrize("role", MAY)
+def test_a_key_is_good_for_what_its_roles_say(door: Doorkeeper, role: str) -> None:
+    file = door.generate(f"one-{role}", role)
+    door.reload()
+    with door.client(str(door.directory / "boss.key")) as boss, door.client(file) as client:
+        boss.insert(STEP, {"replay": 1.0}, DEADLINE_MS)
+        for name, ask in ASKED.items():
+            if name in MAY[role]:
+                ask(client)
+            else:
+                with pytest.raises(AccessDeniedError) as refused:
+                    ask(client)
+                assert refused.value.detail["name"] == f"one-{role}"
+                assert refused.value.detail["needed"]
+
+
+def test_a_writer_without_the_role_is_told_and_goes_on_to_an_end(door: Doorkeeper) -> None:
+    file = door.generate("reader", "learner")
+    door.reload()
+    with door.client(file) as client, client.trajectory_writer(1) as writer:
+        writer.append(STEP)
+        handle = writer.create_item("replay", 1.0, {"x": writer.history["x"][-1:]})
+        with pytest.raises(AccessDeniedError):
+            handle.wait(DEADLINE_MS)
+
+
+def test_without_a_key_one_is_told_at_once(door: Doorkeeper) -> None:
+    with door.client(None) as client:
+        for ask in ASKED.values():
+            with pytest.raises(AccessDeniedError, match="key"):
+                ask(client)
+
+
+def test_a_key_that_the_server_does_not_know_is_told_at_once(door: Doorkeeper, tmp_path: Path) -> None:
+    stranger = Path(door.generate("stranger", "admin", directory=tmp_path))
+    mine = Path(door.directory / "boss.key").read_text()
+    server = next(line for line in mine.splitlines() if line.startswith("server"))
+    text = stranger.read_text().splitlines()
+    stranger.write_text("\n".join(line for line in text if not line.startswith("server")) + f"\n{server}\n")
+    with door.client(str(stranger)) as client:
+        for ask in ASKED.values():
+            with pytest.raises(AccessDeniedError, match="stranger"):
+                ask(client)
+    assert "refused a connection" in door.daemon.output()
+
+
+def test_a_revoked_key_is_good_for_nothing_on_any_connection(door: Doorkeeper) -> None:
+    file = door.generate("leaver", "admin")
+    door.reload()
+    with door.client(file) as client:
+        client.insert(STEP, {"replay": 1.0}, DEADLINE_MS)
+        door.revoke("leaver")
+        for ask in ASKED.values():
+            with pytest.raises(AccessDeniedError):
+                ask(client)
+    with door.client(file) as client, pytest.raises(AccessDeniedError):
+        client.server_info(timeout=DEADLINE_MS / 1000)
+
+
+def test_a_key_for_a_server_without_keys_is_told_at_once(door: Doorkeeper, tmp_path: Path) -> None:
+    with (
+        DaemonProcess(tmp_path) as plain,
+        Client(plain.address, str(door.directory / "boss.key")) as client,
+        pytest.raises(AccessDeniedError, match="takes no keys"),
+    ):
+        client.server_info(timeout=DEADLINE_MS / 1000)
+
+
+def test_a_key_file_comes_from_the_environment_too(door: Doorkeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLAYD_KEY_FILE", str(door.directory / "boss.key"))
+    with door.client(None) as client:
+        assert "replay" in client.server_info(timeout=DEADLINE_MS / 1000)
+
+
+@pytest.mark.parametrize("fault", ["missing", "open to all", "nonsense", "short"])
+def test_a_key_file_with_a_fault_is_refused_before_anything_is_sent(tmp_path: Path, fault: str) -> None:
+    file = tmp_path / "a.key"
+    if fault != "missing":
+        file.write_text("nonsense" if fault == "nonsense" else 'name = "a"\npublic = "x"\nsecret = "x"\nserver = "x"\n')
+        file.chmod(0o644 if fault == "open to all" else 0o600)
+    with pytest.raises(DataError, match=r"a\.key"):
+        Client("localhost:1", str(file))
+
+
+def test_keys_that_cannot_be_read_keep_the_daemon_from_starting(tmp_path: Path) -> None:
+    config = tmp_path / "replayd.toml"
+    config.write_text(f'[access]\nkeys = "{tmp_path}/nowhere"\n')
+    with pytest.raises(AssertionError, match="ended with 78"):
+        DaemonProcess(tmp_path, "--config", str(config))
+
+
+def test_other_machines_may_reach_a_daemon_that_wants_keys(door: Doorkeeper, tmp_path: Path) -> None:
+    config = tmp_path / "replayd.toml"
+    config.write_text(f'[server]\nlisten = "tcp://0.0.0.0:7077"\n[access]\nkeys = "{door.directory}"\n')
+    with DaemonProcess(tmp_path, "--config", str(config)) as daemon:
+        port = daemon.address.rpartition(":")[2]
+        with Client(f"localhost:{port}", str(door.directory / "boss.key")) as client:
+            assert client.server_info(timeout=DEADLINE_MS / 1000)
