@@ -54,8 +54,11 @@ def assigned(fds: dict[str, int], endpoints: Sequence[str]) -> dict[str, int]:
 
 
 def _endpoint(fd: int) -> str:
-    # A mere file would be closed with a socket object made of it.
-    if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+    try:
+        is_socket = stat.S_ISSOCK(os.fstat(fd).st_mode)
+    except OSError:
+        is_socket = False
+    if not is_socket:
         raise Misfit(f"the service manager hands over file descriptor {fd}, which is no socket: see `Sockets=`")
     handed = socket.socket(fileno=fd)
     try:
