@@ -81,9 +81,13 @@ def _info(address: str, timeout_s: float) -> Any:
 
     from replayd_client import inspection
     from replayd_client.errors import ReplaydError
+    from replayd_client.keys import read_keys
     from replayd_client.pool import ConnectionPool
 
-    pool = ConnectionPool(address)
+    try:
+        pool = ConnectionPool(address, read_keys(None))
+    except ReplaydError as error:
+        return str(error)
     try:
         return inspection.info(pool, time.monotonic() + timeout_s)
     except ReplaydError as error:

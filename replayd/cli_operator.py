@@ -349,12 +349,24 @@ def connected(address: str, unreachable: int = os.EX_UNAVAILABLE) -> Iterator[Co
     """Connections to the daemon. What goes wrong with them ends the command, in code `unreachable` if nobody
     answers.
     """
-    from replayd_client.errors import ConnectionLostError, DeadlineExceededError, ReplaydError
+    from replayd_client.errors import (
+        AccessDeniedError,
+        ConnectionLostError,
+        DataError,
+        DeadlineExceededError,
+        ReplaydError,
+    )
+    from replayd_client.keys import read_keys
     from replayd_client.pool import ConnectionPool
 
-    pool = ConnectionPool(address)
+    try:
+        pool = ConnectionPool(address, read_keys(None))
+    except DataError as error:
+        fail(os.EX_CONFIG, str(error))
     try:
         yield pool
+    except AccessDeniedError as error:
+        fail(os.EX_NOPERM, str(error))
     except ConnectionLostError as error:
         fail(unreachable, str(error))
     except DeadlineExceededError as error:

@@ -1,8 +1,10 @@
-"""Who may come in: a real daemon with keys, and real clients with the right one, a wrong one, a revoked one and none."""
+"""Who may come in: a real daemon with keys, and clients with the right one, a wrong one, a revoked one and none."""
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from click.testing import CliRunner
 from replayd.cli_keys import keys
 from replayd_client import Client
 from replayd_client.errors import AccessDeniedError, DataError
-from tests.daemon.harness import DaemonProcess
+from tests.daemon.harness import REPLAYD, DaemonProcess, environment
 
 DEADLINE_MS = 20_000
 STEP = {"x": np.zeros(2, np.float32)}
@@ -176,3 +178,11 @@ def test_other_machines_may_reach_a_daemon_that_wants_keys(door: Doorkeeper, tmp
         port = daemon.address.rpartition(":")[2]
         with Client(f"localhost:{port}", str(door.directory / "boss.key")) as client:
             assert client.server_info(timeout=DEADLINE_MS / 1000)
+
+
+@pytest.mark.parametrize(("name", "code"), [("boss", 0), (None, os.EX_NOPERM)])
+def test_operators_show_the_key_that_the_environment_names(door: Doorkeeper, name: str | None, code: int) -> None:
+    keys = {} if name is None else {"REPLAYD_KEY_FILE": str(door.directory / f"{name}.key")}
+    command = [*REPLAYD, "info", "--address", door.daemon.address]
+    ended = subprocess.run(command, env={**environment(), **keys}, capture_output=True, text=True, check=False)
+    assert ended.returncode == code, ended.stderr

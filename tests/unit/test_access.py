@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Iterator
@@ -232,3 +233,14 @@ def test_a_faulty_allow_list_leaves_the_one_from_before(door: Door, caplog: pyte
     door.gate.reload()
     assert "stay good" in caplog.text
     assert door.first(door.knock(public, secret, door.server), REFUSED)
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
+
+
+def test_the_protocol_lists_what_each_role_may_ask() -> None:
+    text = (Path(__file__).parent.parent.parent / "protocol.md").read_text()
+    section = text.partition("## 14. Security")[2].partition("## 15.")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", section, re.MULTILINE)
+    listed = {role: set(OPS) if ops == "all" else set(re.findall(r"`(\w+)`", ops)) for role, ops in rows}
+    assert listed == ROLES
