@@ -19,6 +19,7 @@ from replayd.errors import BadPriority, BadRequest, MissingChunk, SignatureMisma
 from replayd.limits import CHUNK_ROWS, LEASED_BYTES, PRIORITY_MAX, REFERENCES
 from replayd.messages import ChunkBatch, Float64s, InsertRun, Int64s, ItemBatch, Uint64s
 from replayd.signature import check_signature
+from replayd.slots import all_true, total
 from replayd.streams import Stream
 
 
@@ -38,8 +39,8 @@ def check_priorities(priorities: Float64s, keys: Uint64s | None = None) -> None:
 
 def check_chunks(stream: Stream | None, batch: ChunkBatch, store: ChunkStore) -> None:
     """New chunks must continue the stream: numbers ahead of those it has, schemas that extend each other."""
-    held = 0 if stream is None else int(store.nbytes[stream.slots].sum())
-    LEASED_BYTES.check(held + int(batch.nbytes.sum()))
+    held = 0 if stream is None else total(store.nbytes[stream.slots])
+    LEASED_BYTES.check(held + total(batch.nbytes))
     previous = None if stream is None else stream.schema
     if stream is not None and batch.first < stream.next_number:
         raise BadRequest(f"first_chunk {batch.first} is behind the stream's next chunk {stream.next_number}")
@@ -126,11 +127,11 @@ class _Reach:
         if len(self.numbers) == 0:
             raise _missing(items, 0)
         end = len(self.numbers) - 1
-        first = np.minimum(np.searchsorted(self.numbers, items.chunk), end)
+        first = np.minimum(self.numbers.searchsorted(items.chunk), end)
         last = np.minimum(first + items.chunks - 1, end)
         # Numbers rise, so a window is complete if as many chunks lie between its ends as there are numbers.
         there = (self.numbers[first] == items.chunk) & (self.numbers[last] == items.chunk + items.chunks - 1)
-        if not there.all():
+        if not all_true(there):
             raise _missing(items, int(np.argmin(there)))
         return first
 
@@ -172,12 +173,12 @@ class OwnWindows:
         if items is None:
             return cls(np.zeros(0, np.int64), np.zeros(0, np.bool_), frozenset())
         counts = [head.items.stop - head.items.start for head in run.heads]
-        message = np.repeat(np.arange(len(counts)), counts)
+        message = np.arange(len(counts)).repeat(counts)
         base = np.array([head.chunks.start for head in run.heads])[message]
         end = np.array([head.chunks.stop for head in run.heads])[message]
         first = items.chunk - np.array([head.first for head in run.heads])[message] + base
         is_own = (first >= base) & (first + items.chunks <= end)
-        if is_own.all():
+        if all_true(is_own):
             return cls(first, is_own, frozenset())
         return cls(np.where(is_own, first, 0), is_own, frozenset(message[~is_own].tolist()))
 
@@ -207,7 +208,7 @@ def _check_windows(items: ItemBatch, reach: _Reach, first: Int64s, signatures: M
         width = np.minimum.reduceat(reach.widths[flat], starts)
     end = items.offset + items.length
     wrong = (items.offset >= reach.rows[first]) | (end > total) | (end <= total - last_rows)
-    if wrong.any():
+    if np.count_nonzero(wrong):
         i = int(np.flatnonzero(wrong)[0])
         raise BadRequest(
             f"item {i}: window [{int(items.offset[i])}, {int(end[i])}) does not begin in the first and end "
@@ -229,7 +230,7 @@ def _check_templates(items: ItemBatch, width: Int64s) -> None:
     widths = np.array([template.width for template in items.templates], np.int64)[items.template_of]
     squeezes = np.array([template.squeezes_window for template in items.templates])[items.template_of]
     wrong = (spans > items.length) | (widths > width) | (squeezes & (items.length != 1))
-    if wrong.any():
+    if np.count_nonzero(wrong):
         i = int(np.flatnonzero(wrong)[0])
         raise BadRequest(
             f"item {i}: its template needs {int(spans[i])} rows of {int(widths[i])} columns"

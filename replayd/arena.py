@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd.messages import Int64s, Uint8s
+from replayd.slots import all_true
 
 SLAB_BYTES = 1 << 21
 """What a size class takes at once: a huge page of Linux, which makes a fetch from a random place a third faster."""
@@ -47,10 +48,13 @@ class Arena:
     def put(self, source: memoryview, starts: Int64s, sizes: Int64s) -> Int64s:
         """Copy these pieces of `source`, each at most a slab; their places."""
         size = int(sizes[0])
-        if (sizes == size).all():
-            shelf = self._shelf(int(_classes(sizes[:1])[0]))
+        if len(sizes) == 1 or all_true(sizes == size):
+            shelf = self._shelf(_class(size))
             places = self._take(shelf, len(sizes))
-            if size:
+            if len(sizes) == 1:
+                place, start = int(places[0]), int(starts[0])
+                self._memory[place : place + size] = source[start : start + size]
+            elif size:
                 self._pieces(size)[places] = _pieces(source, size)[starts]
             return places
         places = np.empty(len(sizes), np.int64)
@@ -72,7 +76,10 @@ class Arena:
     def fetch(self, places: Int64s, sizes: NDArray[np.integer[Any]]) -> memoryview | bytes:
         """Copies of these pieces, one behind the other; a piece may begin anywhere inside a place."""
         size = int(sizes[0])
-        if size and (sizes == size).all():
+        if size and len(sizes) == 1:
+            place = int(places[0])
+            return self._memory[place : place + size]
+        if size and all_true(sizes == size):
             # `take` would copy the whole arena to make it contiguous first.
             return self._pieces(size)[places].view(np.uint8).data
         view = memoryview(self._memory)
@@ -84,14 +91,16 @@ class Arena:
 
     def free(self, places: Int64s, sizes: NDArray[np.integer[Any]]) -> None:
         """These places, of payloads of these sizes, are not needed any more."""
-        classes = _classes(sizes)
-        width = int(classes[0])
-        if (classes == width).all():
+        size = int(sizes[0])
+        if len(sizes) == 1 or all_true(sizes == size):
+            width = _class(size)
             self._shelves[width].give_back(places)
+            self.free_bytes += width * len(sizes)
         else:
+            classes = _classes(sizes)
             for width in np.unique(classes).tolist():
                 self._shelves[width].give_back(places[classes == width])
-        self.free_bytes += int(classes.sum())
+            self.free_bytes += int(classes.sum())
         if self.free_bytes >= self._reclaim_at:
             self._reclaim()
 
@@ -206,6 +215,12 @@ def _classes(sizes: NDArray[np.integer[Any]]) -> Int64s:
     step = np.left_shift(1, np.maximum(exponent - 4, 4)).astype(np.int64)
     classes: Int64s = np.maximum(-(-sizes.astype(np.int64) // step), 1) * step
     return classes
+
+
+@lru_cache(4096)
+def _class(size: int) -> int:
+    """The same of one size: batches of one size, and those of one payload, need not compute it each time."""
+    return int(_classes(np.array([size]))[0])
 
 
 def _pieces(source: memoryview, size: int) -> NDArray[np.void]:

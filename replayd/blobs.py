@@ -199,4 +199,4 @@ def _path(path: Any) -> Path:
 
 def is_uint(value: Any) -> TypeGuard[int]:
     """An unsigned integer below 2^63; a bool is none."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+    return type(value) is int and 0 <= value < 1 << 63

@@ -22,7 +22,7 @@ from replayd.interned import Interned
 from replayd.layouts import Layouts
 from replayd.messages import Buffer, ChunkBatch, Int64s, Uint64s
 from replayd.payloads import Payloads
-from replayd.slots import Marks, Slots, count, distinct, grown
+from replayd.slots import Marks, Slots, count, distinct, grown, total
 from replayd.state import State
 
 NO_SLOT = -1
@@ -91,7 +91,7 @@ class ChunkStore:
         self._uid[slots] = np.arange(self._next_uid, self._next_uid + n)
         self._next_uid += n
         self.handover.added(slots, len(self._rows))
-        nbytes = int(batch.nbytes.sum())
+        nbytes = total(batch.nbytes)
         self.bytes_in_use += nbytes
         self.bytes_added += nbytes
         self.chunks_added += n
@@ -157,13 +157,13 @@ class ChunkStore:
 
     def show(self, slots: Int64s) -> None:
         """One table more shows these, each named once."""
-        self.shown_bytes += int(self.nbytes[slots[self.shown[slots] == 0]].sum())
+        self.shown_bytes += total(self.nbytes[slots[self.shown[slots] == 0]])
         self.shown[slots] += 1
 
     def hide(self, slots: Int64s) -> None:
         """One table fewer shows these, each named once."""
         self.shown[slots] -= 1
-        self.shown_bytes -= int(self.nbytes[slots[self.shown[slots] == 0]].sum())
+        self.shown_bytes -= total(self.nbytes[slots[self.shown[slots] == 0]])
 
     def unlease(self, slots: Int64s) -> None:
         """The stream lets go of these; each entry is distinct."""
@@ -322,7 +322,7 @@ class ChunkStore:
             return
         self.handover.freeing(slots)
         self._uid[slots] = NO_UID
-        self.bytes_in_use -= int(self.nbytes[slots].sum())
+        self.bytes_in_use -= total(self.nbytes[slots])
         self._payloads.free(self._place[slots], self.nbytes[slots])
         self._layouts.remove(self._layout[slots], self.widths(slots))
         self.schemas.release(self.schema[slots])

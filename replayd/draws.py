@@ -19,7 +19,7 @@ from replayd.interned import Interned
 from replayd.items import Items
 from replayd.limits import REFERENCES, REPLY_BYTES
 from replayd.messages import FLAG_OMITTED, Buffer, Float64s, Int64s, Shown, Uint64s
-from replayd.slots import occurrence
+from replayd.slots import all_true, occurrence, total
 
 
 class Pick:
@@ -160,7 +160,7 @@ class Pick:
 
     @property
     def _nbytes(self) -> int:
-        return int(self._held["nbytes"].sum())
+        return total(self._held["nbytes"])
 
 
 @dataclass(slots=True, eq=False)
@@ -220,7 +220,7 @@ def _distinct(ids: NDArray[np.int32], existing: int) -> tuple[list[int], Int64s]
     """The distinct ids, of so many that there are, and which of them each entry is."""
     if len(ids) == 0:
         return [], np.zeros(0, np.int64)
-    if existing == 1 or (ids == ids[0]).all():
+    if existing == 1 or len(ids) == 1 or all_true(ids == ids[0]):
         return [int(ids[0])], np.zeros(len(ids), np.int64)
     distinct, where = np.unique(ids, return_inverse=True)
     return distinct.tolist(), where

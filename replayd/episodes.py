@@ -67,7 +67,7 @@ class Episodes:
                 self._serial = grown(self._serial, self._slots.capacity)
             self._serial[names[1:]] = np.arange(self._next_serial, self._next_serial + new)
             self._next_serial += new
-        begun = np.cumsum(begins)
+        begun: Int64s = begins.cumsum()
         episodes = names[begun]
         for start, end, last, goes_on in zip(starts, ends, lasts, (~begins[starts]).tolist(), strict=True):
             if goes_on:

@@ -30,6 +30,7 @@ from replayd.messages import (
     ItemBatch,
     Uint64s,
 )
+from replayd.slots import all_true
 
 
 def read_chunks(header: Header, body: Frames) -> ChunkBatch | None:
@@ -41,9 +42,9 @@ def read_chunks(header: Header, body: Frames) -> ChunkBatch | None:
     if n == 0:
         return None
     CHUNKS.check(n)
-    if int(rows.min()) < 1:
+    if int(rows[rows.argmin()]) < 1:
         raise BadRequest("a chunk needs at least one row")
-    CHUNK_ROWS.check(int(rows.max()))
+    CHUNK_ROWS.check(int(rows[rows.argmax()]))
     schemas = [parse_schema(blob) for blob in header.blobs("schemas")]
     if not schemas:
         raise BadMessage("chunks need at least one schema")
@@ -67,15 +68,17 @@ def read_chunks(header: Header, body: Frames) -> ChunkBatch | None:
 
 def _records(raw: bytes, rows: Int64s, schemas: list[Schema], schema_of: Int64s) -> tuple[Uint64s, Int64s]:
     """The blob records, and each payload's size; every record is checked."""
-    widths = np.array([len(schema.columns) for schema in schemas], np.int64)[schema_of]
-    blobs = int(widths.sum())
-    BLOBS.check(blobs)
     if len(schemas) == 1:
-        first = raw[: len(schemas[0].columns) * BLOB_RECORD.itemsize]
-        if raw == first * len(rows) and (rows == rows[0]).all():
+        width = len(schemas[0].columns)
+        BLOBS.check(width * len(rows))
+        first = raw[: width * BLOB_RECORD.itemsize]
+        if raw == first * len(rows) and (len(rows) == 1 or all_true(rows == rows[0])):
             # Raw chunks of one length all look the same: one check serves them all.
             nbytes = _chunk_bytes(first, schemas[0], int(rows[0]))
             return np.frombuffer(raw, "<u8"), np.full(len(rows), nbytes)
+    widths = np.array([len(schema.columns) for schema in schemas], np.int64)[schema_of]
+    blobs = int(widths.sum())
+    BLOBS.check(blobs)
     if len(raw) != blobs * BLOB_RECORD.itemsize:
         raise BadMessage(f"blobs has {len(raw)} bytes, {blobs} records need {blobs * BLOB_RECORD.itemsize}")
     starts = np.cumsum(widths) - widths
@@ -132,7 +135,7 @@ def _variable(schema: Schema) -> tuple[bool, ...]:
 
 def _stops(body: Frames, nbytes: Int64s) -> list[int]:
     """How many payloads lie before the end of each frame; each frame must end where one of them does."""
-    ends: list[int] = np.cumsum(nbytes).tolist()
+    ends: list[int] = nbytes.cumsum().tolist()
     stops: list[int] = []
     offset = first = 0
     for frame in body:
@@ -152,7 +155,7 @@ def cut_large(chunks: ChunkBatch, own: Callable[[memoryview], Buffer]) -> None:
 
     A sender saves time by packing payloads. Kept as part of its frame a payload would keep all of that alive.
     """
-    if len(chunks.body) == len(chunks) or int(chunks.nbytes.max()) < SMALL_PAYLOAD_BYTES:
+    if len(chunks.body) == len(chunks) or int(chunks.nbytes[chunks.nbytes.argmax()]) < SMALL_PAYLOAD_BYTES:
         return
     body: list[Buffer] = []
     stops: list[int] = []
@@ -191,10 +194,10 @@ def read_items(header: Header) -> ItemBatch | None:
         raise BadMessage("templates is empty")
     chunks = header.array("chunks", "<u4", m, default=1).astype(np.int64)
     length = header.array("length", "<u4", m).astype(np.int64)
-    if int(length.min()) < 1 or ("chunks" in header and int(chunks.min()) < 1):
+    if int(length[length.argmin()]) < 1 or ("chunks" in header and int(chunks.min()) < 1):
         raise BadRequest("a window has at least one chunk and one row")
     chunk = header.array("chunk", "<u8", m)
-    CHUNK_NUMBER.check(int(chunk.max()))
+    CHUNK_NUMBER.check(int(chunk[chunk.argmax()]))
     return ItemBatch(
         tables=tables,
         table_of=header.index("table_of", m, len(tables)),

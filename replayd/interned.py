@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd.messages import Int64s
+from replayd.slots import all_true
 from replayd.state import Later, State, packed, unpacked
 
 
@@ -63,7 +64,7 @@ class Interned(Generic[T]):
             return
         first = int(ids[0])
         # Nearly always a whole batch shares one value.
-        if (ids == first).all():
+        if len(ids) == 1 or all_true(ids == first):
             self._release(first, len(ids))
             return
         distinct, counts = np.unique(ids, return_counts=True)

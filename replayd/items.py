@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd.messages import Float64s, Int64s, Uint64s
-from replayd.slots import Slots, grown
+from replayd.slots import Slots, all_true, grown
 from replayd.state import State
 
 NOT_FOUND = -1
@@ -93,7 +93,7 @@ class Items:
         now: float,
     ) -> Int64s:
         """Store new items; `chunk` is the slot of each window's first chunk. Their slots."""
-        self.longest = max(self.longest, int(chunks.max()))
+        self.longest = max(self.longest, int(chunks[chunks.argmax()]))
         slots = self._slots.take(len(keys))
         if self.capacity > len(self._rows):
             self._rows = grown(self._rows, self.capacity)
@@ -126,7 +126,7 @@ class Items:
         log = self._log_keys[: self._logged]
         # Where a table takes every key of its server a key tells its place; else a search does, in five times the time.
         at = np.minimum(keys - log[0], np.uint64(self._logged - 1)).astype(np.int64)
-        if not (log[at] == keys).all():
+        if not all_true(log[at] == keys):
             at = np.minimum(np.searchsorted(log, keys), self._logged - 1)
         slots = self._log_slots[at]
         # The log remembers removed items; a slot that has another key by now is another item.
@@ -275,4 +275,4 @@ def last_of_each(keys: Uint64s, priorities: Float64s) -> tuple[Uint64s, Float64s
     order = np.argsort(keys, kind="stable")
     keys, priorities = keys[order], priorities[order]
     is_last = np.append(keys[1:] != keys[:-1], True)
-    return (keys, priorities) if is_last.all() else (keys[is_last], priorities[is_last])
+    return (keys, priorities) if all_true(is_last) else (keys[is_last], priorities[is_last])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd.messages import Int64s, Uint64s
-from replayd.slots import Slots, grown
+from replayd.slots import Slots, all_true, grown
 
 
 class Layouts:
@@ -22,7 +22,7 @@ class Layouts:
     def put(self, records: Uint64s, widths: Int64s) -> Int64s:
         """Store the records of n chunks, one behind the other; the place of each chunk's."""
         width = int(widths[0])
-        if (widths == width).all():
+        if len(widths) == 1 or all_true(widths == width):
             return self._shelf(width).put(records.reshape(-1, width))
         places = np.empty(len(widths), np.int64)
         for width, mine, spots in _by_width(widths):
@@ -34,7 +34,7 @@ class Layouts:
         if len(places) == 0:
             return np.zeros(0, np.uint64)
         width = int(widths[0])
-        if (widths == width).all():
+        if len(widths) == 1 or all_true(widths == width):
             return self._shelves[width].records.take(places, axis=0).reshape(-1)
         records = np.empty(int(widths.sum()), np.uint64)
         for width, mine, spots in _by_width(widths):
@@ -44,7 +44,7 @@ class Layouts:
     def remove(self, places: NDArray[np.int32], widths: Int64s) -> None:
         """Forget the records at these places, which are distinct."""
         width = int(widths[0])
-        if (widths == width).all():
+        if len(widths) == 1 or all_true(widths == width):
             self._shelves[width].slots.give_back(places.astype(np.int64))
             return
         for width, mine, _ in _by_width(widths):

@@ -25,7 +25,7 @@ class Maximum:
         """These values come, f64[n]."""
         if not self._known or len(values) == 0:
             return
-        largest = float(values.max())
+        largest = float(values[values.argmax()])
         if largest > self._largest:
             self._largest, self._count = largest, 0
         if largest == self._largest:

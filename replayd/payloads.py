@@ -29,8 +29,8 @@ class Payloads:
 
     def put(self, frames: Sequence[Buffer], stops: Sequence[int], sizes: Int64s) -> Int64s:
         """Store n payloads which lie in frames; `stops` says how many lie before the end of each. Their places."""
-        if len(frames) == 1 and len(sizes) > 1 and int(sizes.max()) < SMALL_PAYLOAD_BYTES:
-            return self._arena.put(memoryview(frames[0]), np.cumsum(sizes) - sizes, sizes)
+        if len(frames) == 1 and _largest(sizes) < SMALL_PAYLOAD_BYTES:
+            return self._arena.put(memoryview(frames[0]), sizes.cumsum() - sizes, sizes)
         places = np.empty(len(sizes), np.int64)
         first = 0
         for frame, stop in zip(frames, stops, strict=True):
@@ -48,7 +48,7 @@ class Payloads:
         """These payloads as body frames (protocol.md §4.3): small ones packed, each large one in a frame of its own."""
         if len(places) == 0:
             return []
-        if int(places.min()) >= 0:
+        if _least(places) >= 0:
             packed = self._arena.fetch(places, sizes)
             return [packed] if len(packed) else []
         chunks = np.arange(len(places))
@@ -63,7 +63,7 @@ class Payloads:
         """
         if len(places) == 0:
             return []
-        if int(places.min()) >= 0:
+        if _least(places) >= 0:
             packed = self._arena.fetch(places + starts, sizes)
             return [packed] if len(packed) else []
         spans = [
@@ -107,7 +107,7 @@ class Payloads:
     def free(self, places: Int64s, sizes: NDArray[np.integer[Any]]) -> None:
         """These payloads, each named once, are not needed any more."""
         kept = places < 0
-        if kept.any():
+        if np.count_nonzero(kept):
             for place in places[kept].tolist():
                 self._frames[~place] = None
                 self._free.append(~place)
@@ -154,3 +154,11 @@ class Payloads:
         frame = self._frames[~place]
         assert frame is not None, f"the payload at {place} was freed and is still in use"
         return frame
+
+
+def _largest(values: NDArray[np.integer[Any]]) -> int:
+    return int(values[values.argmax()])
+
+
+def _least(values: NDArray[np.integer[Any]]) -> int:
+    return int(values[values.argmin()])

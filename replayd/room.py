@@ -10,7 +10,7 @@ import numpy as np
 
 from replayd.items import Items
 from replayd.messages import Int64s
-from replayd.slots import grown
+from replayd.slots import grown, total
 
 
 class Room:
@@ -48,7 +48,7 @@ class Room:
     def leave(self, slots: Int64s) -> None:
         """Items that are removed."""
         if self.expires:
-            self.left -= int(self.of_sampler[slots].sum())
+            self.left -= total(self.of_sampler[slots])
 
     def change(self, max_times_sampled: int) -> None:
         """Let items expire after so many draws (0: never). Those that had as many already must be gone."""

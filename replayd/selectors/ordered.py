@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd.selectors.base import MIN_SLOTS, NO_ROOM, Configured, Draws, Floats, Slots, grown, nothing
+from replayd.slots import all_true
 from replayd.state import State
 
 ABSENT = -1  # The stamp of a slot that is not in the selector; entries carry stamps ≥ 0.
@@ -116,19 +117,19 @@ class _InsertionOrder(Configured):
             return
         stamps = np.arange(self._next_stamp, self._next_stamp + slots.size)
         self._stamp_of = grown(self._stamp_of, int(slots.max()) + 1, ABSENT)
-        assert (self._stamp_of[slots] == ABSENT).all(), "a slot was added twice"
+        assert all_true(self._stamp_of[slots] == ABSENT), "a slot was added twice"
         self._stamp_of[slots] = stamps
         self._push(slots, stamps)
         self._next_stamp += slots.size
         self._count += slots.size
 
     def remove(self, slots: Slots) -> None:
-        assert (self._stamp_of[slots] != ABSENT).all(), "an absent slot was removed"
+        assert all_true(self._stamp_of[slots] != ABSENT), "an absent slot was removed"
         self._stamp_of[slots] = ABSENT
         self._count -= slots.size
 
     def update(self, slots: Slots, priorities: Floats) -> None:
-        assert (self._stamp_of[slots] != ABSENT).all(), "an absent slot was updated"
+        assert all_true(self._stamp_of[slots] != ABSENT), "an absent slot was updated"
 
     def draw(self, n: int, rng: np.random.Generator, room: Slots | None = None) -> Draws:
         return draw_in_order(self._front, n, room)

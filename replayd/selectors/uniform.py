@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from replayd.selectors.base import Configured, Draws, Floats, Pool, Slots, draw_within_room, grown, nothing, remaining
+from replayd.slots import all_true
 from replayd.state import State
 
 
@@ -37,7 +38,7 @@ class Uniform(Configured, Pool):
         start, end = self._count, self._count + slots.size
         self._dense = grown(self._dense, end, -1)
         self._position = grown(self._position, int(slots.max()) + 1, -1)
-        assert (self._position[slots] < 0).all(), "a slot was added twice"
+        assert all_true(self._position[slots] < 0), "a slot was added twice"
         self._dense[start:end] = slots
         self._position[slots] = np.arange(start, end)
         self._count = end
@@ -46,7 +47,7 @@ class Uniform(Configured, Pool):
         self._take_out(slots)
 
     def update(self, slots: Slots, priorities: Floats) -> None:
-        assert (self._position[slots] >= 0).all(), "an absent slot was updated"
+        assert all_true(self._position[slots] >= 0), "an absent slot was updated"
 
     def draw(self, n: int, rng: np.random.Generator, room: Slots | None = None) -> Draws:
         if n == 0 or self._count == 0:
@@ -94,7 +95,7 @@ class Uniform(Configured, Pool):
     def _take_out(self, slots: Slots) -> tuple[Slots, Slots]:
         """Removes the slots. Returns the places this changes, the last one last, and the slots that stood there."""
         places = self._position[slots]
-        assert (places >= 0).all(), "an absent slot was removed"
+        assert all_true(places >= 0), "an absent slot was removed"
         left = self._count - slots.size
         self._position[slots] = -1
         end = self._dense[left : self._count]
