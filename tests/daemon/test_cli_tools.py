@@ -1,0 +1,246 @@
+"""Commands that measure, complete and list; progress; help and manual; what starting imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from replayd import progress
+from replayd.cli import EXIT_CODES, main
+from tests.daemon.harness import ROOT, START_S, DaemonProcess, environment
+
+TABLES = {
+    "scratch": "max_size = 10_000",
+    "held": 'preset = "queue"\nmax_size = 4',
+}
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def all_commands(group: click.Group = main, name: str = "replayd") -> Iterator[tuple[str, click.Command]]:
+    for key, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from all_commands(command, f"{name} {key}")
+        else:
+            yield f"{name} {key}", command
+
+
+# --- bench ------------------------------------------------------------------------------------------------------------
+
+
+def test_bench_measures_a_daemon_of_its_own() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "replayd", "bench", "--seconds", "0.1", "--batch", "8", "--item-bytes", "64", "--json"],
+        env={**environment(), "REPLAYD_SERVER_LISTEN": "nowhere, and not for this daemon"},
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert (found["batch"], found["item_bytes"]) == (8, 64)
+    assert [figures["what"] for figures in found["figures"]] == ["insert_batch", "sample_batch"]
+    for figures in found["figures"]:
+        assert figures["items"] == 8 * figures["calls"] > 0
+        assert figures["megabytes_per_s"] == pytest.approx(figures["items_per_s"] * 64 / 1e6)
+        assert 0 < figures["p50_ms"] <= figures["p99_ms"]
+        assert figures["held_up"] == ""
+
+
+def table(server: DaemonProcess, name: str) -> dict[str, Any]:
+    listed = json.loads(run("tables", "--json", "--address", server.address).stdout)
+    return next(each for each in listed if each["name"] == name)
+
+
+def test_bench_leaves_nothing_in_the_table_of_a_daemon_that_runs(server: DaemonProcess) -> None:
+    arguments = ("--address", server.address, "--table", "scratch", "--seconds", "0.1", "--batch", "4")
+    ended = run("bench", *arguments)
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    assert "insert_batch" in ended.stdout
+    assert "sample_batch" in ended.stdout
+    after = table(server, "scratch")
+    assert after["limiter"]["inserts"] > 0
+    assert after["size"] == 0
+
+
+def test_bench_says_what_holds_it_up(server: DaemonProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replayd.cli_bench.CALL_MS", 50.0)
+    ended = run("bench", "--address", server.address, "--table", "held", "--seconds", "0.1", "--batch", "1")
+    assert ended.exit_code == 0
+    assert "held up: " in ended.stdout
+
+
+def test_bench_does_not_guess_which_table_may_be_written_to(server: DaemonProcess) -> None:
+    assert run("bench", "--address", server.address).exit_code == 2
+    assert run("bench", "--table", "scratch").exit_code == 2
+    ended = run("bench", "--address", server.address, "--table", "none", "--seconds", "0.1")
+    assert (ended.exit_code, "none" in ended.stderr) == (1, True)
+
+
+# --- tables and ping --------------------------------------------------------------------------------------------------
+
+
+def test_tables_are_listed_one_a_line(server: DaemonProcess) -> None:
+    ended = run("tables", "--address", server.address)
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    head, *rows = [line.split() for line in ended.stdout.splitlines()]
+    assert head[-1] == "name"
+    assert [row[-1] for row in rows] == ["scratch", "held"]
+
+
+def test_ping_can_be_read_by_programs(server: DaemonProcess) -> None:
+    ended = run("ping", "--json", "--address", server.address)
+    answer = json.loads(ended.stdout)
+    assert (answer["address"], answer["tables"]) == (server.address, ["scratch", "held"])
+    assert answer["took_ms"] > 0
+
+
+# --- completion -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(shell: str) -> None:
+    ended = run("completion", shell)
+    assert ended.exit_code == 0
+    assert f"_REPLAYD_COMPLETE={shell}_complete" in ended.stdout
+
+
+def test_the_shell_is_the_one_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    assert "fish_complete" in run("completion").stdout
+    monkeypatch.setenv("SHELL", "/bin/ksh")
+    assert run("completion").exit_code == 2
+
+
+def test_commands_are_completed() -> None:
+    variables = {"_REPLAYD_COMPLETE": "bash_complete", "COMP_WORDS": "replayd che", "COMP_CWORD": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", "from replayd.cli import main; main(prog_name='replayd')"],
+        env={**environment(), **variables},
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=True,
+    )
+    assert ended.stdout.split() == ["plain,check-config", "plain,checkpoint"]
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_shown_where_somebody_looks(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
+    looks: list[int] = []
+
+    def look() -> tuple[float, float] | None:
+        looks.append(1)
+        return None if len(looks) == 1 else (1, 4)
+
+    with progress.shown("copying", look):
+        while len(looks) < 3:
+            pass
+    said = capsys.readouterr()
+    assert "copying" in said.err
+    assert "25%" in said.err
+    assert said.out == ""
+
+
+def test_progress_is_silent_where_nobody_looks(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    with progress.shown("copying", lambda: pytest.fail("nobody looks")):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+# --- help and manual --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "command"), list(all_commands()))
+def test_every_command_explains_itself(name: str, command: click.Command) -> None:
+    assert command.help
+    assert all(option.help for option in command.params if isinstance(option, click.Option))
+
+
+@pytest.mark.parametrize("name", sorted(main.commands))
+def test_every_command_has_an_example_that_begins_as_one_types_it(name: str) -> None:
+    said = run(name, "--help").stdout
+    assert f"  replayd {name}" in said or f"(replayd {name}" in said
+
+
+def test_every_exit_code_is_explained() -> None:
+    used = {name for path in (ROOT / "replayd").glob("*.py") for name in _codes(path)}
+    assert len(used) > 5
+    for name in used:
+        assert f"\n  {getattr(os, name)}  " in EXIT_CODES, name
+    said = run("--help").stdout
+    assert all(line.strip() in said for line in EXIT_CODES.splitlines())
+
+
+def _codes(path: Path) -> Iterator[str]:
+    for word in path.read_text().replace("(", " ").replace(")", " ").replace(",", " ").split():
+        if word.startswith("os.EX_"):
+            yield word.removeprefix("os.")
+
+
+def test_the_manual_is_that_of_the_commands() -> None:
+    loader = SourceFileLoader("reference", str(ROOT / "scripts" / "reference"))
+    spec = spec_from_loader("reference", loader)
+    assert spec is not None
+    reference = module_from_spec(spec)
+    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+    try:
+        loader.exec_module(reference)
+    finally:
+        sys.dont_write_bytecode = before
+    assert reference.TARGET.read_text() == reference.manual(), "scripts/reference writes it anew"
+    for name, _ in all_commands():
+        assert f"### {name}\n" in reference.manual()
+
+
+# --- starting ---------------------------------------------------------------------------------------------------------
+
+HEAVY = ("numpy", "zmq", "msgpack", "blosc2", "pydantic", "rich", "prometheus_client", "lmdb", "wsgiref", "subprocess")
+
+
+def imported_by(*calls: tuple[str, ...]) -> set[str]:
+    """Heavy modules that are there after these calls in a process of their own."""
+    code = (
+        "import sys\n"
+        "from replayd.cli import main\n"
+        f"for call in {calls!r}:\n"
+        "    try: main(list(call), prog_name='replayd')\n"
+        "    except SystemExit as ended: assert not ended.code, call\n"
+        f"print('HEAVY', *[name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=START_S, check=True
+    )
+    return set(ended.stdout.splitlines()[-1].split()[1:])
+
+
+def test_help_and_version_of_every_command_import_nothing_heavy() -> None:
+    assert imported_by(("--version",), ("--help",), *((name, "--help") for name in main.commands)) <= {"subprocess"}
+
+
+def test_settings_are_checked_without_sockets_and_codecs(tmp_path: Path) -> None:
+    path = tmp_path / "replayd.toml"
+    path.write_text('[[table]]\nname = "t"\n')
+    found = imported_by(("default-config",), ("check-config", str(path)))
+    assert "pydantic" in found
+    assert not found & {"zmq", "blosc2", "rich", "prometheus_client", "lmdb"}
