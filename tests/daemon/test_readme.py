@@ -40,6 +40,12 @@ ELSEWHERE = {
     "scripts/bench --peers --table": ("tests/daemon/test_bench.py", '"--peers", "--table"'),
     "scripts/bench --only cost": ("tests/daemon/test_bench.py", '"--only", workload'),
     "scripts/bench --quick": ("tests/daemon/test_bench.py", '"--quick"'),
+    "replayd keys generate actor-7 --role actor --out actor-7.key": (
+        "tests/unit/test_access.py",
+        '"generate", "actor-7", "--role", "actor", "--out"',
+    ),
+    "replayd keys list": ("tests/unit/test_access.py", 'run("list", *at)'),
+    "replayd keys revoke actor-7": ("tests/unit/test_access.py", 'run("revoke", "actor-7", *at)'),
     ". .venv/bin/activate": ("scripts/test", ". .venv/bin/activate"),
     "pip install ./client .": ("scripts/demo", '[*pip, "./client", ".[demo]"]'),
     "pip install ./client": ("scripts/demo", '[*pip, "./client", '),
