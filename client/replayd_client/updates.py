@@ -12,7 +12,7 @@ from replayd_client.arguments import checked_table
 from replayd_client.batch_rows import priorities_of, priority_numbers
 from replayd_client.connection import Encoder
 from replayd_client.errors import DataError
-from replayd_client.messages import UpdateReply
+from replayd_client.messages import PRIORITY_MAX, UpdateReply
 from replayd_client.pool import ConnectionPool
 from replayd_client.wire import encode_update
 
@@ -39,23 +39,28 @@ def mutate(
     never leaves an update of several requests half done."""
     keys, priorities = _updates(checked_table(table), updates)
     doomed = keys_of(() if deletes is None else deletes)
-    if len(keys) + len(doomed) > UPDATE_KEYS:
-        keys, priorities, doomed = _each_once(keys, priorities, doomed)
+    if len(keys) + len(doomed) <= UPDATE_KEYS:
+        reply = _ask(pool, _encode_update(table, keys, priorities, doomed), deadline)
+        return MutateResult(reply.updated, reply.deleted, np.sort(reply.missing))
+    keys, priorities, doomed = _each_once(keys, priorities, doomed)
     updated = deleted = 0
     missing: list[NDArray[np.uint64]] = []
-    for start in range(0, max(len(keys) + len(doomed), 1), UPDATE_KEYS):
+    for start in range(0, len(keys) + len(doomed), UPDATE_KEYS):
         # Deletes come first: of both in one row, those of this request.
         delete_part = doomed[start : start + UPDATE_KEYS]
         low, high = (max(at - len(doomed), 0) for at in (start, start + UPDATE_KEYS))
-        with pool.connection() as connection:
-            reply = connection.call(
-                "update", _encode_update(table, keys[low:high], priorities[low:high], delete_part), deadline
-            )
-        assert isinstance(reply, UpdateReply), "update is answered by update"
+        reply = _ask(pool, _encode_update(table, keys[low:high], priorities[low:high], delete_part), deadline)
         updated += reply.updated
         deleted += reply.deleted
         missing.append(reply.missing)
     return MutateResult(updated, deleted, np.sort(np.concatenate(missing)))
+
+
+def _ask(pool: ConnectionPool, encode: Encoder, deadline: float | None) -> UpdateReply:
+    with pool.connection() as connection:
+        reply = connection.call("update", encode, deadline)
+    assert isinstance(reply, UpdateReply), "update is answered by update"
+    return reply
 
 
 def keys_of(keys: Any) -> NDArray[np.uint64]:
@@ -79,6 +84,8 @@ def _updates(
 ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
     if updates is None:
         return keys_of(()), np.zeros(0, np.float64)
+    if isinstance(updates, tuple) and len(updates) == 2 and _are_in_order(*updates):
+        return updates
     if isinstance(updates, Mapping):
         keys, values = keys_of(list(updates)), list(updates.values())
     elif isinstance(updates, tuple) and len(updates) == 2:
@@ -86,6 +93,18 @@ def _updates(
     else:
         raise DataError("updates must be a dict of priorities by key, or a tuple (keys, priorities)")
     return keys, priorities_of({table: _numbers(table, values, len(keys))}, len(keys))[table]
+
+
+def _are_in_order(keys: Any, priorities: Any) -> bool:
+    """Whether these are arrays as they are sent, as a learner has them: 8 µs, and 60 to look at anything at all."""
+    if type(keys) is not np.ndarray or type(priorities) is not np.ndarray:
+        return False
+    if keys.dtype != np.uint64 or priorities.dtype != np.float64:
+        return False
+    if keys.ndim != 1 or keys.shape != priorities.shape or not len(keys):
+        return False
+    # False for NaN as well.
+    return bool(priorities.min() >= 0 and priorities.max() <= PRIORITY_MAX)
 
 
 def _numbers(table: str, values: Any, count: int) -> NDArray[Any]:

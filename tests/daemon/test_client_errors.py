@@ -81,10 +81,14 @@ def test_a_bad_priority_refuses_an_update_of_several_requests_whole(
     monkeypatch.setattr(updates, "UPDATE_KEYS", 2)
     client = client_of(serve(uniform("t")))
     keys = client.insert_batch(np.arange(6)[:, None], {"t": 1.0})
-    with pytest.raises(errors.PriorityError, match=r"table 't'.*at most 1e\+90"):
-        client.mutate_priorities("t", (keys[1:], [2.0, 2.0, 2.0, 2.0, bad]), keys[:1])
+    for form in (list, np.array):
+        with pytest.raises(errors.PriorityError, match=r"table 't'.*at most 1e\+90"):
+            client.mutate_priorities("t", (keys[1:], form([2.0, 2.0, 2.0, 2.0, bad])), keys[:1])
     assert [item.info.priority for item in client.peek("t", oldest=6)] == [1.0] * 6
-    assert client.mutate_priorities("t", (keys, [0.0, 5e-324, 1.0, 2.0, 3.0, limits.PRIORITY_MAX])).updated == 6
+    good = [0.0, 5e-324, 1.0, 2.0, 3.0, limits.PRIORITY_MAX]
+    assert client.mutate_priorities("t", (keys, good)).updated == 6
+    assert client.mutate_priorities("t", (keys, np.array(good)[::-1])).updated == 6
+    assert [item.info.priority for item in client.peek("t", keys=keys)] == good[::-1]
 
 
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), 1.1e90])
