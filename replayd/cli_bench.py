@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -114,6 +112,9 @@ def _daemon(address: str | None, batch: int, item_bytes: int) -> Iterator[str]:
     if address is not None:
         yield address
         return
+    import subprocess
+    from tempfile import TemporaryDirectory
+
     size = max(2 * batch, min(100_000, HELD_BYTES // item_bytes))
     with TemporaryDirectory(prefix="replayd-bench-") as directory:
         endpoint, log = Path(directory, "endpoint.json"), Path(directory, "log")

@@ -189,7 +189,7 @@ def test_every_exit_code_is_explained() -> None:
     for name in used:
         assert f"\n  {getattr(os, name)}  " in EXIT_CODES, name
     said = run("--help").stdout
-    assert all(line.strip() in said for line in EXIT_CODES.splitlines())
+    assert [line for line in EXIT_CODES.replace("\b", "").splitlines() if line.strip() not in said] == []
 
 
 def _codes(path: Path) -> Iterator[str]:
@@ -235,7 +235,7 @@ def imported_by(*calls: tuple[str, ...]) -> set[str]:
 
 
 def test_help_and_version_of_every_command_import_nothing_heavy() -> None:
-    assert imported_by(("--version",), ("--help",), *((name, "--help") for name in main.commands)) <= {"subprocess"}
+    assert imported_by(("--version",), ("--help",), *((name, "--help") for name in main.commands)) == set()
 
 
 def test_settings_are_checked_without_sockets_and_codecs(tmp_path: Path) -> None:
