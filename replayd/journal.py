@@ -30,6 +30,8 @@ PENDING_BYTES = 1 << 26
 """Not on the disk yet, or held back for that: beyond it requests are left unread until the disk has caught up."""
 POST_BYTES = 1 << 22
 """Handed to the writer before the interval is over: what is written early is not written late."""
+BROKEN_AT = 4
+"""Times `max_bytes` at which the journal is given up if no checkpoint comes: draws and updates go on being recorded."""
 RETRY_S = 5.0
 """After a checkpoint that was to mend the journal and failed, the next attempt."""
 
@@ -47,7 +49,7 @@ class JournalOptions:
     """`off`: all of it. `interval`: what came in the last `interval_s`. `sync`: nothing that was acknowledged."""
     interval_s: float = 1.0
     max_bytes: int = 1 << 30
-    """With so many since the last checkpoint the next one begins; with twice as many the journal is broken."""
+    """With so many since the last checkpoint the next one begins; with twice as many inserts must wait for it."""
 
 
 class _Chain(Enum):
@@ -109,10 +111,28 @@ class Journal:
 
     def refusal(self, op: str) -> PeerError | None:
         """Why a request must not be taken: it could not be kept, and its answer would say that it is."""
-        if self._chain is _Chain.WHOLE or self._options.mode != "sync" or op not in PROMISES:
+        if op not in PROMISES:
             return None
-        reason = self.last_error or "it has not begun"
-        return NotDurable(f"the journal cannot be written: {reason}; what was acknowledged is safe", reason=reason)
+        if self._is_stuck:
+            reason = self.last_error or "it has not begun"
+            return NotDurable(f"the journal cannot be written: {reason}; what was acknowledged is safe", reason=reason)
+        if op == "insert" and self._is_overfull:
+            reason = f"it has {self._bytes / 1e6:.0f} MB, and the checkpoint that trims it is under way"
+            return NotDurable(f"the journal is full: {reason}", reason=reason)
+        return None
+
+    @property
+    def wants_inserts(self) -> bool:
+        """False: what is pushed is better left unread than refused."""
+        return not (self._is_stuck or self._is_overfull)
+
+    @property
+    def _is_stuck(self) -> bool:
+        return self._options.mode == "sync" and self._chain is not _Chain.WHOLE
+
+    @property
+    def _is_overfull(self) -> bool:
+        return self._chain is not _Chain.BROKEN and self._bytes >= 2 * self._options.max_bytes
 
     def record(self, peer: Peer, op: str, frames: Frames, now: float, *, goes_on: bool) -> None:
         """A message was accepted."""
@@ -156,7 +176,7 @@ class Journal:
         self._posted.append(_Posted(entries.times[0], self._next, entries.nbytes))
         self._bytes += entries.nbytes
         self._post(entries)
-        if self._bytes > 2 * self._options.max_bytes:
+        if self._bytes > BROKEN_AT * self._options.max_bytes:
             self._break(f"it has {self._bytes / 1e6:.0f} MB, and the checkpoint that would trim it is not done")
 
     # --- what the writer tells ----------------------------------------------------------------------------------------

@@ -195,6 +195,11 @@ class Keeper:
         return replies if self.journal is None else self.journal.released(replies)
 
     @property
+    def wants_inserts(self) -> bool:
+        """Whether inserts could be kept; what is pushed is left unread otherwise."""
+        return self.journal is None or self.journal.wants_inserts
+
+    @property
     def is_behind(self) -> bool:
         """Requests are to be left unread until the disk has caught up."""
         return self.journal is not None and self.journal.is_behind

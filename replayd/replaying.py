@@ -7,7 +7,7 @@ same. Times are those of the clock that recorded them, shifted as the snapshot's
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from replayd.journal_format import TIME_PASSED, TOGETHER, count_of, state_sum, unpack
@@ -67,8 +67,8 @@ def journal_end(values: Values, first: int) -> JournalEnd | None:
     return None
 
 
-def replay(values: Values, first: int, service: Service, shift_s: float) -> Replayed:
-    """Handle the entries from number `first` on, as far as they go."""
+def replay(values: Values, first: int, service: Service, shift_s: float, advance: Callable[[int], None]) -> Replayed:
+    """Handle the entries from number `first` on, as far as they go; `advance` is told the bytes that were read."""
     told = Replayed()
 
     def hear_nothing(fault: object, now: float) -> None:
@@ -95,6 +95,7 @@ def replay(values: Values, first: int, service: Service, shift_s: float) -> Repl
         except Damaged as damage:
             told.damage = str(damage)
             break
+        advance(len(value))
         for entry in read.entries:
             if entry.kind != TOGETHER:
                 handle()

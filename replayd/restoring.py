@@ -59,6 +59,12 @@ class Progress:
     is_cancelled: bool = False
     """Set by others: what is being restored is not wanted any more."""
 
+    def advance(self, nbytes: int) -> None:
+        """So much more has been read. Raises StoreError if it is not wanted any more."""
+        self.done_bytes += nbytes
+        if self.is_cancelled:
+            raise StoreError("restoring was given up")
+
 
 @dataclass(slots=True)
 class _Damage:
@@ -78,7 +84,7 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         log.info("the store in %s is empty: nothing to restore", store.directory)
         return blocks
     began = time.monotonic()
-    progress.phase, progress.total_bytes = "index", store.blocks_bytes()
+    progress.phase, progress.total_bytes = "index", store.content_bytes()
     state = store.read_index()
     _compare_tables(state, service, rules)
     kept = state.get("journal")
@@ -110,7 +116,7 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
     _tell_damage(store, damage, losses, rules)
     if kept is not None and end is not None:
         progress.phase = "journal"
-        told = replay(store.entries(kept["next"]), kept["next"], service, shift_s)
+        told = replay(store.entries(kept["next"]), kept["next"], service, shift_s, progress.advance)
         _tell_replayed(store, told, away_s, rules)
         forget_peers(service)
         service.streams.lease_s = lease_s
@@ -221,9 +227,7 @@ def _chunks(store: Store, state: State, blocks: BlockMap, damage: _Damage, progr
             state["chunks"]["next_uid"] = max(state["chunks"]["next_uid"], int(uids.max(initial=0)) + 1)
             bad.append(failed)
             yield chunks
-        progress.done_bytes += len(value)
-        if progress.is_cancelled:
-            raise StoreError("restoring was given up")
+        progress.advance(len(value))
     damage.chunks = sum(map(len, bad))
     if damage.chunks:
         damage.stories.append(f"{damage.chunks} payloads fail their CRC")

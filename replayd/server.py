@@ -261,7 +261,7 @@ class Daemon:
             is_behind = keeper is not None and keeper.is_behind
             reads_router = _listens(poller, self._router, reads_router, not is_behind)
             if self._pull:
-                wanted = self.service.wants_inserts and not is_behind
+                wanted = self.service.wants_inserts and not is_behind and (keeper is None or keeper.wants_inserts)
                 reads_pull = _listens(poller, self._pull, reads_pull, wanted)
             ready = dict(poller.poll(_wait_ms(due)))
             now = time.monotonic()

@@ -136,11 +136,11 @@ class Store:
             for key, value in txn.cursor():
                 yield _NUMBER.unpack(key)[0], value
 
-    def blocks_bytes(self) -> int:
-        """What the blocks take, about."""
+    def content_bytes(self) -> int:
+        """What blocks and journal take, about."""
         with _as_store_error(self.directory), self._env.begin() as txn:
-            stat = txn.stat(self._db["blocks"])
-        return int(stat["psize"]) * (stat["leaf_pages"] + stat["overflow_pages"])
+            stats = [txn.stat(self._db[name]) for name in ("blocks", "journal")]
+        return sum(int(stat["psize"]) * (stat["leaf_pages"] + stat["overflow_pages"]) for stat in stats)
 
     def entries(self, first: int) -> Iterator[tuple[int, memoryview]]:
         """The journal's values by number, from this one on; each is valid until the next one."""
