@@ -210,7 +210,7 @@ def test_every_option_has_a_variable_of_its_own_name() -> None:
     assert len(options) > 20
     for name, option in options:
         (flag,) = option.opts
-        assert option.envvar == f"REPLAYD_{name.upper()}_{flag[2:].upper().replace('-', '_')}"
+        assert option.envvar == f"REPLAYD_{name}_{flag[2:]}".upper().replace("-", "_")
 
 
 def test_help_names_every_sampler_and_limiter_with_its_keys() -> None:
