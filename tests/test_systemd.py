@@ -1,0 +1,257 @@
+"""What is shipped for systemd: units judged by systemd's own tools, the example settings, and their installation."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from replayd.cli import main
+from replayd.config import read_config
+from replayd.config_model import SECTIONS, TableConfig
+from replayd.config_text import default_text
+
+ROOT = Path(__file__).resolve().parent.parent
+SYSTEMD = ROOT / "systemd"
+SERVICES = ("replayd.service", "replayd@.service")
+PROGRAM = "/usr/local/lib/replayd/bin/python"
+
+MAX_EXPOSURE = 15
+"""Ten times the most that `systemd-analyze security` may say: 1.5 of 10."""
+
+needs_analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def units(tmp_path: Path) -> Path:
+    """The units where a program is that may be started; the template as an instance of it."""
+    for name in (*SERVICES, "replayd.socket"):
+        text = (SYSTEMD / name).read_text()
+        (tmp_path / name.replace("@.", "@pong.")).write_text(text.replace(PROGRAM, sys.executable))
+    return tmp_path
+
+
+# --- units ------------------------------------------------------------------------------------------------------------
+
+
+@needs_analyze
+@pytest.mark.parametrize("unit", ["replayd.service", "replayd@pong.service", "replayd.socket"])
+def test_systemd_finds_no_fault_in_a_unit(units: Path, unit: str) -> None:
+    verdict = analyze("verify", "--man=no", str(units / unit))
+    ours = [line for line in verdict.stderr.splitlines() if "replayd" in line]
+    assert (verdict.returncode, ours) == (0, []), verdict.stderr
+
+
+@needs_analyze
+@pytest.mark.parametrize("unit", ["replayd.service", "replayd@pong.service"])
+def test_a_service_is_hardly_exposed(units: Path, unit: str) -> None:
+    verdict = analyze("security", "--offline=true", f"--threshold={MAX_EXPOSURE}", "--no-pager", str(units / unit))
+    assert verdict.returncode == 0, verdict.stdout + verdict.stderr
+    assert "Overall exposure level" in verdict.stdout
+
+
+@needs_analyze
+def test_an_exposed_service_would_be_found(units: Path) -> None:
+    (units / "bare.service").write_text(f"[Service]\nExecStart={sys.executable} -m replayd serve\n")
+    verdict = analyze("security", "--offline=true", f"--threshold={MAX_EXPOSURE}", str(units / "bare.service"))
+    assert verdict.returncode != 0
+
+
+def settings_of(unit: str) -> list[str]:
+    return [
+        line for line in (SYSTEMD / unit).read_text().splitlines() if line and not line.startswith("#") and "=" in line
+    ]
+
+
+def test_the_template_differs_in_its_places_alone() -> None:
+    one, many = settings_of("replayd.service"), settings_of("replayd@.service")
+    assert [line.partition("=")[0] for line in one] == [line.partition("=")[0] for line in many]
+    differing = {mine.partition("=")[0] for mine, its in zip(one, many, strict=True) if mine != its}
+    assert differing == {
+        "Description",
+        "EnvironmentFile",
+        "ExecStart",
+        "StateDirectory",
+        "RuntimeDirectory",
+        "RuntimeDirectoryPreserve",
+    }
+
+
+@pytest.mark.parametrize("unit", SERVICES)
+def test_what_a_service_starts_exists(unit: str) -> None:
+    (command,) = [line.partition("=")[2] for line in settings_of(unit) if line.startswith("ExecStart=")]
+    program, *arguments = shlex.split(command)
+    assert (program, arguments[:4]) == (PROGRAM, ["-P", "-m", "replayd", "serve"])
+    known = {name for option in main.commands["serve"].params for name in option.opts}
+    assert {argument for argument in arguments[4:] if argument.startswith("-")} <= known
+
+
+def test_the_library_that_aborts_without_it_may_set_its_scheduling() -> None:
+    filters = [line for line in settings_of("replayd.service") if line.startswith("SystemCallFilter=")]
+    denied = next(n for n, line in enumerate(filters) if "@resources" in line)
+    allowed = next(n for n, line in enumerate(filters) if "sched_setscheduler" in line)
+    assert denied < allowed, "what comes later counts"
+
+
+def test_the_sockets_are_where_the_settings_are_by_default() -> None:
+    sockets = [line.partition("=")[2] for line in settings_of("replayd.socket") if line.startswith("ListenStream=")]
+    server = read_config().server
+    assert [f"tcp://{address}" for address in sockets] == [server.listen, server.ingest]
+
+
+@pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="systemd-sysusers is not installed")
+def test_the_user_can_be_made(tmp_path: Path) -> None:
+    made = subprocess.run(
+        ["systemd-sysusers", f"--root={tmp_path}", "--dry-run", "--inline", *_lines("replayd.sysusers")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    assert "replayd" in made.stdout + made.stderr
+
+
+def _lines(name: str) -> list[str]:
+    return [line for line in (SYSTEMD / name).read_text().splitlines() if line and not line.startswith("#")]
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+EXAMPLE = SYSTEMD / "replayd.toml"
+
+
+def uncommented(text: str) -> str:
+    """The text with each setting that it shows in effect: `#key = value`; what explains has a space after its "#"."""
+    return re.sub(r"^#(?=[\[a-z])", "", text, flags=re.MULTILINE)
+
+
+def test_the_example_can_be_served_and_keeps_what_it_holds() -> None:
+    config = read_config(str(EXAMPLE))
+    assert config.store is not None
+    assert config.store.path == "/var/lib/replayd/store"
+    assert config.server == read_config().server, "everything else is the default"
+
+
+def test_the_example_is_the_default_text_with_a_store() -> None:
+    wanted = re.sub(r"^#(\[store\]|path = )", r"\1", default_text(), flags=re.MULTILINE)
+    assert EXAMPLE.read_text().strip() == wanted.strip(), (
+        r"write it again: replayd default-config | sed 's/^#\(\[store\]\|path = \)/\1/' > systemd/replayd.toml"
+    )
+
+
+def test_the_example_has_every_key_and_no_other(tmp_path: Path) -> None:
+    text = uncommented(EXAMPLE.read_text())
+    data = tomllib.loads(text)
+    tables = data.pop("table")
+    assert {section: set(keys) for section, keys in data.items()} == {
+        section: set(model.model_fields) for section, model in SECTIONS.items()
+    }
+    # A preset goes with few other keys, so it is not in effect.
+    assert "# preset = " in text
+    assert {key for table in tables for key in table} == set(TableConfig.model_fields) - {"preset"}
+    everything = tmp_path / "replayd.toml"
+    everything.write_text(text)
+    config = read_config(str(everything))
+    assert config.store is not None
+    assert config.table[0].signature is not None
+
+
+def test_every_key_of_the_example_is_explained() -> None:
+    lines = EXAMPLE.read_text().splitlines()
+    keys = [n for n, line in enumerate(lines) if re.match(r"(# ?)?[a-z_]+ = ", line)]
+    assert len(keys) > 15
+    unexplained = [lines[n] for n in keys if not re.match(r"# .*\w", lines[n - 1])]
+    assert not unexplained
+
+
+# --- installation -----------------------------------------------------------------------------------------------------
+
+INSTALL = ROOT / "scripts" / "install"
+
+
+def install(destdir: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run `scripts/install` with the libraries of this interpreter, and no index to ask."""
+    environment = {
+        **os.environ,
+        "PYTHON": sys.executable,
+        "PYTHONPATH": sysconfig.get_paths()["purelib"],
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_COMPILE": "1",
+        # pip reads this one the other way round: it builds with what is there.
+        "PIP_NO_BUILD_ISOLATION": "0",
+        **variables,
+    }
+    return subprocess.run(
+        [INSTALL, "--destdir", destdir], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.mark.skipif(int(version("setuptools").split(".")[0]) < 77, reason="cannot build with a setuptools below 77")
+def test_installing_twice_renews_the_program_and_keeps_the_settings(tmp_path: Path) -> None:
+    destdir = tmp_path / "machine"
+    first = install(destdir)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.splitlines()[-2:] == ["  sudo systemctl enable --now replayd", "  systemctl status replayd"]
+    settings = destdir / "etc/replayd/replayd.toml"
+    assert settings.read_text() == EXAMPLE.read_text()
+    for unit in (*SERVICES, "replayd.socket"):
+        installed = destdir / "etc/systemd/system" / unit
+        assert installed.read_text() == (SYSTEMD / unit).read_text()
+        assert installed.stat().st_mode & 0o777 == 0o644
+
+    changed = '[server]\nlisten = "tcp://127.0.0.1:7000"\n'
+    settings.write_text(changed)
+    (installed / "..").resolve().joinpath("replayd.service").write_text("[Service]\n")
+    (module,) = destdir.glob("usr/local/lib/replayd/lib/python*/site-packages/replayd/server.py")
+    module.unlink()
+    second = install(destdir)
+    assert second.returncode == 0, second.stderr
+    assert settings.read_text() == changed
+    assert f"kept      {settings}" in second.stdout
+    assert (destdir / "etc/systemd/system/replayd.service").read_text() == (SYSTEMD / "replayd.service").read_text()
+    assert module.read_text() == (ROOT / "replayd" / "server.py").read_text()
+    assert not (ROOT / "build").exists(), "a build leaves nothing beside the source"
+
+    # The program runs from where it was put, whatever lies in the directory where it is called.
+    (tmp_path / "replayd.py").write_text("raise AssertionError('a module of a stranger')")
+    program = destdir / "usr/local/lib/replayd/bin/python"
+    said = subprocess.run(
+        [program, "-P", "-m", "replayd", "--version"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": sysconfig.get_paths()["purelib"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    wrapper = (destdir / "usr/local/bin/replayd").read_text()
+    assert wrapper == f'#!/bin/sh\nexec {PROGRAM} -P -m replayd "$@"\n'
+
+
+def test_an_interpreter_that_is_missing_is_told(tmp_path: Path) -> None:
+    told = install(tmp_path, PYTHON="no-such-python")
+    assert told.returncode == os.EX_UNAVAILABLE
+    assert "PYTHON" in told.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_arguments_are_told() -> None:
+    for arguments in (["--prefix", "/"], ["--destdir"], ["there"]):
+        told = subprocess.run([INSTALL, *arguments], capture_output=True, text=True, timeout=60, check=False)
+        assert told.returncode == os.EX_USAGE
+        assert "--destdir DIRECTORY" in told.stderr
