@@ -279,7 +279,7 @@ class Daemon:
                     if self._reload:
                         self._reload(self.service, now)
                     else:
-                        log.warning("SIGHUP changes nothing: there is no file of settings; `replayd set` changes many")
+                        log.warning("SIGHUP changes no settings: there is no file of them; `replayd set` changes many")
             due = self._reception.end_turn(now)
             keeper_due = keeper.turn(now) if keeper else None
             self._send_replies()

@@ -16,6 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+import replayd
 from replayd import progress
 from replayd.cli import EXIT_CODES, main
 from tests.daemon.harness import ROOT, START_S, DaemonProcess, environment
@@ -107,6 +108,14 @@ def test_ping_can_be_read_by_programs(server: DaemonProcess) -> None:
     answer = json.loads(ended.stdout)
     assert (answer["address"], answer["tables"]) == (server.address, ["scratch", "held"])
     assert answer["took_ms"] > 0
+
+
+def test_the_doctor_finds_no_fault_in_a_daemon_that_serves(server: DaemonProcess) -> None:
+    ended = run("doctor", "--json", "--address", server.address)
+    found = json.loads(ended.stdout)
+    assert [finding for finding in found["findings"] if finding["state"] == "fail"] == []
+    assert (ended.exit_code, found["ok"]) == (0, True)
+    assert f"replayd {replayd.__version__} answers at {server.address}" in ended.stdout
 
 
 # --- completion -------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def test_a_hangup_is_told_and_changes_nothing(start_daemon: StartDaemon, connect
     assert "error" not in peer.ask("hello"), "it is in its loop, past the start, where a hangup is ignored in silence"
     daemon.send_signal(signal.SIGHUP)
     assert peer.insert("replay")["items"] == 1
-    assert "SIGHUP changes nothing: there is no file of settings" in daemon.stop().stderr
+    assert "SIGHUP changes no settings: there is no file of them" in daemon.stop().stderr
 
 
 def test_a_hangup_has_the_file_read_again(start_daemon: StartDaemon, connect: ConnectPeer, tmp_path: Path) -> None:
