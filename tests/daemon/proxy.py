@@ -48,7 +48,11 @@ class CuttingProxy:
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
-        server = socket.create_connection(self._target)
+        try:
+            server = socket.create_connection(self._target)
+        except OSError:
+            client.close()
+            return
         for one, other in ((client, server), (server, client)):
             self._peer[one] = other
             self._selector.register(one, selectors.EVENT_READ)
