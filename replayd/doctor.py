@@ -149,10 +149,9 @@ def settings(file: str | None, environment: Mapping[str, str]) -> tuple[Config |
 
 def keys(config: Config | None, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Files of keys that are named in the settings or the environment: there, readable, and not for everybody."""
-    access = getattr(config, "access", None)
-    named = [value for _, value in access or () if isinstance(value, str) and os.sep in value]
-    named += [path for path in (environment.get(KEY_FILE_VARIABLE),) if path]
-    for path in map(Path, named):
+    access = None if config is None else config.access
+    named = [Path(path) for path in (access and access.keys, environment.get(KEY_FILE_VARIABLE)) if path]
+    for path in [file for path in named for file in (path, *sorted(path.glob("*.key")))]:
         try:
             mode = path.stat().st_mode
         except OSError as error:

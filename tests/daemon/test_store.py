@@ -397,9 +397,11 @@ def test_a_copy_is_brought_back_and_what_was_there_is_put_aside(
     daemon.stop()
     there = run_replayd("restore", str(copy), "--data-dir", str(data))
     assert (there.returncode, "--replace" in there.stderr) == (os.EX_IOERR, True)
-    back = run_replayd("restore", str(copy), "--data-dir", str(data), "--replace")
+    back = run_replayd("restore", str(copy), "--data-dir", str(data), "--replace", "--json")
     assert back.returncode == 0, back.stderr
     [aside] = [path for path in data.iterdir() if path.is_dir()]
+    told = json.loads(back.stdout)
+    assert (told["data_dir"], told["generation"], told["aside"]) == (str(data), 1, str(aside))
     again = start_daemon(*TABLE, "--data-dir", str(data))
     assert numbers(client_of(again.address)) == list(range(10))
     before = start_daemon(*TABLE, "--data-dir", str(aside))

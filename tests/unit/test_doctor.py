@@ -110,6 +110,15 @@ def test_a_key_that_everybody_may_read_is_told(tmp_path: Path, mode: int | None,
     assert worst(doctor.keys(None, {"REPLAYD_KEY_FILE": str(path)})).state == state
 
 
+def test_every_key_in_the_directory_of_the_settings_is_looked_at(tmp_path: Path) -> None:
+    for name, mode in (("server.key", 0o600), ("actor.key", 0o604)):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+    config = read_config(environment={"REPLAYD_ACCESS_KEYS": str(tmp_path)})
+    found = worst(doctor.keys(config, {}))
+    assert (found.state, found.advice) == ("fail", f"chmod 0600 {tmp_path / 'actor.key'}")
+
+
 def test_a_clock_that_is_wrong_or_alone_is_told() -> None:
     assert worst(doctor.clock(0.0, 0)).state == "fail"
     assert worst(doctor.clock(2e9, 5)).state == "warn"
