@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from replayd.sum_tree import FAN_OUT, MIN_CAPACITY, ROOT_WIDTH, SumTree
+from replayd.sum_tree import FAN_OUT, MIN_CAPACITY, MOST_STALE, ROOT_WIDTH, SumTree
 
 CAPACITIES = [MIN_CAPACITY, ROOT_WIDTH, 2 * ROOT_WIDTH, 2 * ROOT_WIDTH * FAN_OUT]  # One level, its edge, two, three.
 
@@ -69,6 +69,7 @@ def test_setting_one_and_setting_a_batch_give_the_same_tree(capacity):
     together.set(slots, weights)
     for slot, weight in zip(slots, weights, strict=True):
         apart.set(np.array([slot]), np.array([weight]))
+        assert apart.total > 0.0, "asked each time, so that no two are taken together"
     assert np.array_equal(together.weights, apart.weights)
     assert together.total == apart.total
     together.validate()
@@ -147,6 +148,26 @@ def test_the_tree_does_not_depend_on_its_history():
     tree.set(slots, weights[slots])
     assert tree.total == total
     tree.validate()
+
+
+@pytest.mark.parametrize("capacity", CAPACITIES)
+@pytest.mark.parametrize("calls", [1, 2, 7])
+def test_sums_asked_for_late_are_those_asked_for_each_time(capacity, calls):
+    rng = np.random.default_rng(9)
+    late, always = tree_of(rng.random(capacity)), SumTree()
+    always.grow(capacity)
+    always.set(np.arange(capacity), late.weights.copy())
+    for batch in (1, 2, 100, MOST_STALE - 1, 3):
+        for _ in range(calls):
+            slots = rng.choice(capacity, min(batch, capacity), replace=False)
+            weights = rng.random(slots.size)
+            late.set(slots, weights)
+            always.set(slots, weights)
+            assert always.total > 0.0
+        fractions = rng.random(100)
+        assert np.array_equal(late.draw(100, FixedFractions(*fractions)), always.draw(100, FixedFractions(*fractions)))
+        assert late.total == always.total
+        late.validate()
 
 
 def test_growing_keeps_the_weights():
