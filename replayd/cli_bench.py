@@ -120,7 +120,8 @@ def _daemon(address: str | None, batch: int, item_bytes: int) -> Iterator[str]:
         endpoint, log = Path(directory, "endpoint.json"), Path(directory, "log")
         command = [sys.executable, "-m", "replayd", "serve", "--port", "0", "--http", "off"]
         command += ["--table", f"{OWN_TABLE},max_size={size}", "--endpoint-file", str(endpoint)]
-        # Settings in the environment are for the daemon that serves, not for this one.
+        # Settings and keys in the environment are for the daemon that serves, not for this one.
+        os.environ.pop("REPLAYD_KEY_FILE", None)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("REPLAYD_")}
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -145,7 +146,7 @@ def _measure(address: str, table: str, seconds: float, batch: int, item_bytes: i
     import numpy as np
 
     from replayd_client import Client
-    from replayd_client.errors import ConnectionLostError, ReplaydError
+    from replayd_client.errors import AccessDeniedError, ConnectionLostError, ReplaydError
 
     words = np.random.default_rng(0).integers(0, 1 << 32, (batch, 1, item_bytes // 4), np.uint32)
     # The top bits of a float's exponent are taken away: a NaN is no payload that one would send.
@@ -170,6 +171,8 @@ def _measure(address: str, table: str, seconds: float, batch: int, item_bytes: i
                 ]
             finally:
                 _remove(client, table, inserted)
+    except AccessDeniedError as error:
+        fail(os.EX_NOPERM, str(error))
     except ConnectionLostError as error:
         fail(os.EX_UNAVAILABLE, str(error))
     except ReplaydError as error:

@@ -45,7 +45,7 @@ def all_commands(group: click.Group = main, name: str = "replayd") -> Iterator[t
 def test_bench_measures_a_daemon_of_its_own() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "replayd", "bench", "--seconds", "0.1", "--batch", "8", "--item-bytes", "64", "--json"],
-        env={**environment(), "REPLAYD_SERVER_LISTEN": "nowhere, and not for this daemon"},
+        env={**environment(), "REPLAYD_SERVER_LISTEN": "nowhere", "REPLAYD_KEY_FILE": "/none, and not for this daemon"},
         capture_output=True,
         text=True,
         timeout=START_S,
