@@ -232,7 +232,10 @@ class Checkpoints:
         durability.failures += 1
         durability.last_error = event.reason
         self._journal.checkpoint_failed(event.reason)
-        log.error("a checkpoint failed, the one before it stands: %s", event.reason)
+        log.error(
+            "a checkpoint failed, and the one before it stands: %s; see to the disk: `replayd checkpoint` tries again",
+            event.reason,
+        )
         self._service.chunks.handover.end()
         self._service.chunks.forget_saved(event.slots, event.uids)
         for job in running.in_flight:

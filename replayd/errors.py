@@ -252,8 +252,10 @@ class Fault:
     """What a pushed message or an extension did wrong, for the log.
 
     `what` names its kind: faults of one kind are told as one. `error` tells the rest; where it is no PeerError it was
-    raised by foreign code, and its traceback is wanted.
+    raised by foreign code, and its traceback is wanted. `advice` says what to do about it. `table`: where it happened.
     """
 
     what: str
     error: BaseException
+    advice: str
+    table: str = ""

@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 import math
 import traceback
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from replayd.errors import Fault, PeerError
 
@@ -29,6 +31,7 @@ KINDS = 256
 """Kinds that are told apart; further ones share their lines. Foreign code may name what it does as it likes."""
 
 _FURTHER = "further kinds"
+_NO_FIELDS: Mapping[str, str] = MappingProxyType({})
 
 
 class FaultLog:
@@ -39,12 +42,18 @@ class FaultLog:
 
     def tell(self, fault: Fault, now: float) -> None:
         """Log this fault, or count it if its kind was logged less than INTERVAL_S ago."""
-        text = _in_short if self._is_known(fault.what) else _in_full
-        self._kind(fault.what, logging.WARNING, 1).take(f"{fault.what}: {text(fault.error)}", now)
+        text = _in_short(fault.error) if self._is_known(fault.what) else _in_full(fault)
+        fields = {"event": "fault", "table": fault.table}
+        self._kind(fault.what, logging.WARNING, 1).take(f"{fault.what}: {text}", now, fields)
 
-    def say(self, text: str, *, kind: str, now: float, level: int = logging.INFO) -> None:
-        """Log this line, or count it if BURST of its kind have been logged in the last INTERVAL_S."""
-        self._kind(kind, level, BURST).take(text, now)
+    def say(
+        self, text: str, *, kind: str, now: float, level: int = logging.INFO, fields: Mapping[str, str] = _NO_FIELDS
+    ) -> None:
+        """Log this line, or count it if BURST of its kind have been logged in the last INTERVAL_S.
+
+        `fields` are those of `logs.FIELDS`; `event` is the kind unless said.
+        """
+        self._kind(kind, level, BURST).take(text, now, {"event": kind, **fields})
 
     def tick(self, now: float) -> float | None:
         """Log the counts that are due; when the next one will be, None if all is told."""
@@ -80,16 +89,17 @@ class _Kind:
     silent_until: float = -math.inf
     untold: int = 0
     last: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
 
-    def take(self, text: str, now: float) -> None:
+    def take(self, text: str, now: float, fields: Mapping[str, str]) -> None:
         self.untold += 1
-        self.last = text
+        self.last, self.fields = text, fields
         if now >= self.silent_until or self.left > 0:
             self.tell(now)
 
     def tell(self, now: float) -> None:
         count = f" (the last of {self.untold} since the line before)" if self.untold > 1 else ""
-        log.log(self.level, "%s%s", self.last, count)
+        log.log(self.level, "%s%s", self.last, count, extra=dict(self.fields))
         if now >= self.silent_until:
             self.silent_until = now + INTERVAL_S
             self.left = self.burst
@@ -97,10 +107,10 @@ class _Kind:
         self.untold = 0
 
 
-def _in_full(error: BaseException) -> str:
-    if isinstance(error, PeerError):
-        return error.message
-    return "".join(traceback.format_exception(error)).rstrip()
+def _in_full(fault: Fault) -> str:
+    if isinstance(fault.error, PeerError):
+        return f"{fault.error.message}; {fault.advice}"
+    return "".join(traceback.format_exception(fault.error)) + fault.advice
 
 
 def _in_short(error: BaseException) -> str:

@@ -53,7 +53,7 @@ class Gate:
         try:
             self._holders = read_allowed(self._allowed_file)
         except AccessError as error:
-            log.error("the keys of before stay good, for the list of now cannot be read: %s", error)
+            log.error("the keys of before stay good, for the list of now cannot be read: %s; mend it, and HUP", error)
             return
         self._told.clear()
         log.info("%d peers may come in", len(self._holders))

@@ -192,7 +192,9 @@ class Hooks:
         """Count that `what` failed, and keep the story for the log. What foreign code raises is told by its type."""
         self.faults += 1
         kind = "" if isinstance(error, PeerError) else f" with {type(error).__name__}"
-        self._untold.append(Fault(f"table {self.access.table}: {what} failed{kind}", error))
+        table = self.access.table
+        advice = "the table goes on without it: mend the extension, or take it out of the table's settings"
+        self._untold.append(Fault(f"table {table}: {what} failed{kind}", error, advice, table))
 
     def take_untold(self) -> list[Fault]:
         """The faults since they were last taken."""

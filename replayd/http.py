@@ -170,7 +170,8 @@ class _Pages:
             status, kind, body = self._answer(environ)
         except Exception as error:
             with self._lock:
-                self._lines.tell(Fault(f"GET {environ.get('PATH_INFO')}", error), time.monotonic())
+                advice = "a fault of replayd's own: the lines above belong in a report of it"
+                self._lines.tell(Fault(f"GET {environ.get('PATH_INFO')}", error, advice), time.monotonic())
             status, kind, body = _text("500 Internal Server Error", "this page has a fault, which is in the log")
         headers = [
             ("Content-Type", kind),

@@ -204,7 +204,8 @@ class Journal:
             self._broken_at = oldest[0] if oldest else time.monotonic()
             self.failures += 1
             log.error(
-                "the journal is broken: %s; %s until a checkpoint is written",
+                "the journal is broken: %s; %s until a checkpoint is written, which is tried again and again: see to "
+                "the disk",
                 reason,
                 "inserts are refused" if self._options.mode == "sync" else "a crash would lose all",
             )
@@ -255,7 +256,7 @@ class Journal:
         if self._chain is _Chain.BEGINNING:
             self._chain = _Chain.WHOLE
             if self.last_error is not None:
-                log.warning("the journal goes on: a checkpoint is written")
+                log.info("the journal goes on: a checkpoint is written")
             self.last_error = None
         reached = self._committed if self._chain is _Chain.WHOLE else self._frozen
         self._became_durable(max(reached, self._frozen))

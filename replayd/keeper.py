@@ -156,7 +156,10 @@ class Keeper:
                     f"{error}; `replayd restore FROM` brings back a copy, --allow-empty begins anew and puts this aside"
                 ) from error
             aside = put_aside(path)
-            log.error("%s; it is put aside in %s, and the server begins empty", error, aside)
+            log.error(
+                "%s; it is put aside in %s, and the server begins empty: `replayd restore` brings back a copy",
+                *(error, aside),
+            )
             return Store(path, self._options.map_bytes)
 
     def _begin_journal(self, checkpoints: Checkpoints) -> None:

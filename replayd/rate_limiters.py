@@ -301,7 +301,7 @@ class SampleToInsertRatio(RateLimiter):
         if max_diff < start:
             warnings.warn(
                 f"max_diff {max_diff!r} is below samples_per_insert * min_size_to_sample = {start:g}: inserts and "
-                "samples may end up waiting for each other",
+                "samples may end up waiting for each other; widen error_buffer",
                 stacklevel=2,
             )
         if min_diff > start:

@@ -121,7 +121,7 @@ class Reception:
             if error is None and self.recorder is not None:
                 self.recorder.record(peer, message.op, frames, now, goes_on=False)
         if error is not None and peer is None:
-            self._tell(Fault(f"refused a pushed message: {error.code}", error), now)
+            self._tell_of_push(error, now)
 
     def _accept(self, peer: Peer, message: Unread, now: float) -> PeerError | None:
         op, request = decode_unread(message)
@@ -135,4 +135,8 @@ class Reception:
     def _refuse(self, peer: Peer, fault: Undecodable, now: float) -> None:
         self._service.refuse(peer, fault.op, fault.id, fault.error)
         if peer is None:
-            self._tell(Fault(f"refused a pushed message: {fault.error.code}", fault.error), now)
+            self._tell_of_push(fault.error, now)
+
+    def _tell_of_push(self, error: PeerError, now: float) -> None:
+        advice = "nobody answers who pushes: look for the peer, or let it insert at the address of requests"
+        self._tell(Fault(f"refused a pushed message: {error.code}", error, advice), now)

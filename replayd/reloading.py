@@ -60,7 +60,7 @@ class Reloader:
                 return None
             except Exception:
                 # Extensions are made while settings are checked, and they are foreign code.
-                log.exception("settings stay as they are, for they cannot be read again")
+                log.exception("settings stay as they are, for they cannot be read again: mend what raises")
                 return None
         for doubt in dict.fromkeys(str(doubt.message) for doubt in doubts):
             log.warning("%s", doubt)
@@ -86,7 +86,7 @@ class Reloader:
             if error is None:
                 self._settings[table.name] = wanted
             else:
-                log.error("table %s keeps its settings: %s", table.name, error.message)
+                log.error("table %s keeps its settings: %s; mend the file, and HUP", table.name, error.message)
 
 
 def live_settings(table: TableConfig) -> dict[str, Any]:

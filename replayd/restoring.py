@@ -143,7 +143,10 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         time.monotonic() - began,
     )
     if not head.clean and end is None:
-        log.warning("the server that wrote it did not end with a checkpoint: what was done after it is lost")
+        log.warning(
+            "the server that wrote it did not end with a checkpoint, so what was done after it is lost: `journal` in "
+            "[store] keeps that too"
+        )
     return blocks
 
 
@@ -156,7 +159,9 @@ def _as_saved(state: State, service: Service) -> dict[str, dict[str, Any]]:
     service.streams.lease_s = state["journal"]["lease_s"]
     if state["journal"]["version"] != service.version:
         log.warning(
-            "the journal was written by version %s: it may not be repeated exactly", state["journal"]["version"]
+            "the journal was written by version %s, so it may not be repeated exactly: end a server with a checkpoint "
+            "before it is replaced",
+            state["journal"]["version"],
         )
     for kept in state["tables"]:
         table = service.tables.get(kept["name"])
@@ -166,7 +171,12 @@ def _as_saved(state: State, service: Service) -> dict[str, dict[str, Any]]:
         for name in ("sampler", "remover", "signature"):
             same = saved[name] == now_is[name] if name == "signature" else saved[name]["kind"] == now_is[name]["kind"]
             if not same:
-                log.warning("table %r: with another %s the journal cannot be repeated exactly", table.name, name)
+                log.warning(
+                    "table %r: with another %s the journal cannot be repeated exactly: end a server with a checkpoint "
+                    "before that is changed",
+                    *(table.name, name),
+                    extra={"table": table.name},
+                )
         _change(table, {name: saved[name] for name in configured[table.name] if name in saved})
     return configured
 
@@ -189,7 +199,7 @@ def _change(table: Table, settings: dict[str, Any]) -> None:
     try:
         change_settings(table, {name: value for name, value in settings.items() if before[name] != value})
     except BadRequest as error:
-        log.warning("%s", error)
+        log.warning("%s; `replayd set` changes settings", error)
 
 
 def _tell_replayed(store: Store, told: Replayed, away_s: float, rules: RestoreRules) -> None:
@@ -205,7 +215,11 @@ def _tell_replayed(store: Store, told: Replayed, away_s: float, rules: RestoreRu
             f"{store.directory}: the journal: {'; '.join(problems)}; without --strict that would be all"
         )
     for problem in problems:
-        log.error("the journal in %s: %s", store.directory, problem)
+        log.error(
+            "the journal in %s: %s; where that must not be, --strict refuses to begin, and `replayd restore` brings "
+            "back a copy",
+            *(store.directory, problem),
+        )
     log.info("replayed %d requests of the journal, the last one of %.1f s ago", told.requests, away_s)
 
 
@@ -243,17 +257,25 @@ def _tell_damage(store: Store, damage: _Damage, losses: Losses, rules: RestoreRu
     )
     if rules.strict:
         raise StoreUnreadable(f"{story}; without --strict the rest would be restored")
-    log.error("%s; the rest is restored", story)
+    log.error("%s; the rest is restored: see to the disk, and `replayd restore` brings back a whole copy", story)
 
 
 def _compare_tables(state: State, service: Service, rules: RestoreRules) -> None:
     saved = {kept["name"]: kept for kept in state["tables"]}
     for name in service.tables.keys() - saved.keys():
-        log.warning("table %r is not in the store: it starts empty", name)
+        log.warning(
+            "table %r is not in the store, so it starts empty: if it was renamed, stop and give it its name of before",
+            name,
+            extra={"table": name},
+        )
     for name, kept in saved.items():
         if name in service.tables:
             for line in _differences(kept["settings"], described(service.tables[name])):
-                log.warning("table %r: %s", name, line)
+                log.warning(
+                    "table %r: %s; to keep what was saved, write it into the configuration",
+                    *(name, line),
+                    extra={"table": name},
+                )
             continue
         slots = kept["items"]["slots"]
         items = slots["capacity"] - len(slots["free"]) + len(kept["parked"]["keys"])
@@ -262,7 +284,12 @@ def _compare_tables(state: State, service: Service, rules: RestoreRules) -> None
                 f"table {name!r} has {items} items in the store and is not in the configuration, so the next "
                 "checkpoint would remove them; name the table in the configuration, or give --drop-removed-tables"
             )
-        log.warning("table %r is not in the configuration: its %d items are left behind", name, items)
+        log.warning(
+            "table %r is not in the configuration, so its %d items are left behind: to keep them, stop by a second "
+            "signal before the next checkpoint and name it there",
+            *(name, items),
+            extra={"table": name},
+        )
 
 
 def _differences(saved: dict[str, Any], configured: dict[str, Any]) -> Iterator[str]:

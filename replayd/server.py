@@ -170,7 +170,7 @@ class Daemon:
             except StoreError:
                 raise
             except Exception:
-                log.exception("the daemon fails; those who wait are told, then it ends")
+                log.exception("the daemon fails, which belongs in a report; those who wait are told, then it ends")
                 # The state may be broken: the first fault is the one to tell of.
                 with contextlib.suppress(Exception):
                     self._say_goodbye()
@@ -237,7 +237,7 @@ class Daemon:
             if keeper.is_done:
                 break
             if self._stop_signals > signals:
-                log.warning("told to stop again: there is no last checkpoint")
+                log.warning("told to stop again, so there is no last checkpoint: leave it the time, to lose nothing")
                 break
             ready = dict(poller.poll(_wait_ms(due)))
             self._take_signs(ready)
@@ -290,7 +290,10 @@ class Daemon:
     def _write_log(self, now: float) -> None:
         while self.service.notices:
             notice = self.service.notices.pop(0)
-            self._faults.say(notice, kind=notice.partition(":")[0], now=now)
+            kind = notice.partition(":")[0]
+            self._faults.say(
+                notice, kind=kind, now=now, fields={"event": "setting", "table": kind.removeprefix("table ")}
+            )
         while self.service.faults:
             self._faults.tell(self.service.faults.pop(0), now)
 
@@ -351,6 +354,7 @@ class Daemon:
                 kind="dropped reply",
                 now=time.monotonic(),
                 level=logging.WARNING,
+                fields={"peer": peer[0].hex()},
             )
         except zmq.ZMQError as error:
             if error.errno != errno.EHOSTUNREACH:

@@ -87,7 +87,7 @@ def copy_into_rotation(source: Path, parent: Path, keep: int) -> tuple[Copied, l
         try:
             path.rmdir()
         except OSError:
-            log.warning("%s has files that are not replayd's: they are left", path)
+            log.warning("%s has files that are not replayd's: remove it by hand if nobody needs them", path)
     return copied, removed
 
 

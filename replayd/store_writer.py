@@ -225,7 +225,7 @@ class StoreWriter:
             self.store.add_entries(values)
         except Exception as error:
             if not isinstance(error, StoreError):
-                log.exception("a fault of replayd's own while the journal was written")
+                log.exception("a fault of replayd's own, which belongs in a report: while the journal was written")
             self._broken_epoch = last.epoch
             event = NotCommitted(last.epoch, str(error) or type(error).__name__)
         self._journal_events.append(event)
@@ -243,7 +243,7 @@ class StoreWriter:
             self._do(job, checkpoint)
         except Exception as error:
             if not isinstance(error, StoreError):
-                log.exception("a fault of replayd's own while a checkpoint was written")
+                log.exception("a fault of replayd's own, which belongs in a report: while a checkpoint was written")
             self._checkpoint = None
             self._tell(Failed(str(error) or type(error).__name__, *checkpoint.give_up()))
 
@@ -329,7 +329,7 @@ class _Checkpoint:
             while self._store.drop_entries(before, DROPPED_AT_ONCE):
                 self._store.between()
         except StoreError as error:
-            log.warning("the store keeps what it does not need: %s", error)
+            log.warning("the store keeps what it does not need, until the next checkpoint: %s; see to its disk", error)
         return Swept(slots[np.searchsorted(live, survey.renew)], survey.renew)
 
     def give_up(self) -> tuple[Int64s, Int64s]:
@@ -341,7 +341,10 @@ class _Checkpoint:
             drop_blocks(self._store, self._blocks, self._added)
         except StoreError as error:
             # Nothing refers to them: the next checkpoint removes them.
-            log.warning("the store keeps %d blocks that it does not need: %s", len(self._added), error)
+            log.warning(
+                "the store keeps %d blocks that it does not need, until the next checkpoint: %s; see to its disk",
+                *(len(self._added), error),
+            )
         nothing = np.zeros(0, np.int64)
         slots = np.concatenate([nothing, *(slots for slots, _ in self._handed)])
         return slots, np.concatenate([nothing, *(uids for _, uids in self._handed)])

@@ -109,6 +109,6 @@ def check_arguments(
     if max_size < rate_limiter.min_size_to_sample:
         warnings.warn(
             f"table {name!r}: with max_size {max_size} below min_size_to_sample {rate_limiter.min_size_to_sample} "
-            f"nothing can ever be sampled",
+            "nothing can ever be sampled: raise the one or lower the other",
             stacklevel=3,
         )

@@ -76,8 +76,8 @@ class Watch:
         self._vitals.turn(began, ended)
         if ended - began >= SLOW_TURN_S:
             self._lines.say(
-                f"the loop took {ended - began:.1f} s for one turn, in which nobody was answered: messages and batches "
-                "of fewer items make turns shorter, and so does a machine that is less busy",
+                f"the loop took {ended - began:.1f} s for one turn, in which nobody was answered: send messages and "
+                "batches of fewer items, or give it a machine that is less busy",
                 kind="slow turn",
                 now=ended,
                 level=logging.WARNING,

@@ -26,7 +26,7 @@ def raised(error: Exception) -> Exception:
 
 
 def hook_fault(text: str = "broken on purpose") -> Fault:
-    return Fault("table t: on_insert of extension Faulty failed", raised(RuntimeError(text)))
+    return Fault("table t: on_insert of extension Faulty failed", raised(RuntimeError(text)), "mend it", "t")
 
 
 def test_the_first_fault_is_told_with_its_traceback_and_the_next_ones_are_counted(
@@ -36,7 +36,7 @@ def test_the_first_fault_is_told_with_its_traceback_and_the_next_ones_are_counte
     faults.tell(hook_fault(), now=100.0)
     [first] = taken(caplog)
     assert first.startswith("table t: on_insert of extension Faulty failed: Traceback (most recent call last):\n")
-    assert first.endswith("RuntimeError: broken on purpose")
+    assert first.endswith("RuntimeError: broken on purpose\nmend it")
     for i in range(50):
         faults.tell(hook_fault(f"number {i}"), now=100.0 + i / 10)
     assert taken(caplog) == []
@@ -89,10 +89,10 @@ def test_kinds_do_not_silence_each_other(caplog: pytest.LogCaptureFixture) -> No
     faults = FaultLog()
     faults.tell(hook_fault(), now=0.0)
     for _ in range(3):
-        faults.tell(Fault("refused a pushed message: bad_message", BadMessage("no header")), now=0.0)
+        faults.tell(Fault("refused a pushed message: bad_message", BadMessage("no header"), "look for it"), now=0.0)
     assert [line.splitlines()[0] for line in taken(caplog)] == [
         "table t: on_insert of extension Faulty failed: Traceback (most recent call last):",
-        "refused a pushed message: bad_message: no header",
+        "refused a pushed message: bad_message: no header; look for it",
     ]
     faults.close(now=0.0)
     assert taken(caplog) == ["refused a pushed message: bad_message: no header (the last of 2 since the line before)"]
@@ -101,7 +101,7 @@ def test_kinds_do_not_silence_each_other(caplog: pytest.LogCaptureFixture) -> No
 def test_kinds_without_end_share_their_lines_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
     faults = FaultLog()
     for i in range(KINDS + 10):
-        faults.tell(Fault(f"kind {i}", RuntimeError("x")), now=0.0)
+        faults.tell(Fault(f"kind {i}", RuntimeError("x"), "mend it"), now=0.0)
     assert len(taken(caplog)) == KINDS + 1
     faults.close(now=0.0)
     assert taken(caplog) == [f"kind {KINDS + 9}: RuntimeError: x (the last of 9 since the line before)"]
@@ -114,7 +114,7 @@ def test_an_error_that_cannot_say_what_it_is_harms_nothing(caplog: pytest.LogCap
 
     faults = FaultLog()
     for _ in range(2):
-        faults.tell(Fault("hook", raised(Mute())), now=0.0)
+        faults.tell(Fault("hook", raised(Mute()), "mend it"), now=0.0)
     faults.close(now=0.0)
     assert len(taken(caplog)) == 2
 
