@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replayd.cli_operator import ADDRESS, connected, fail
+from replayd.cli_operator import ADDRESS, connected, fail, print_json
 from replayd.wording import count, duration, short, size_text
 
 if TYPE_CHECKING:
@@ -47,8 +47,11 @@ Report = Mapping[str, Any]
     show_default=True,
     help="Seconds between looks.",
 )
-@click.option("--frames", type=click.IntRange(1), help="End after so many looks.  [default: 1 if not in a terminal]")
-def top(tables: tuple[str, ...], address: str, interval_s: float, frames: int | None) -> None:
+@click.option(
+    "--frames", type=click.IntRange(1), help="End after so many looks.  [default: 1 if not in a terminal, or as JSON]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what the daemon said, an object a look, as JSON.")
+def top(tables: tuple[str, ...], address: str, interval_s: float, frames: int | None, as_json: bool) -> None:
     """Watch a running daemon: fill, rates, the limiter's band, and who waits for what. `q` ends it.
 
     All tables, or those named. It asks for `info`, which nothing waits for and which changes nothing.
@@ -58,6 +61,7 @@ def top(tables: tuple[str, ...], address: str, interval_s: float, frames: int | 
       replayd top
       replayd top replay --interval 5
       replayd top --frames 1 | cat
+      replayd top --json --frames 60 | jq '.loop'
     """
     from rich.console import Console
     from rich.live import Live
@@ -71,12 +75,15 @@ def top(tables: tuple[str, ...], address: str, interval_s: float, frames: int | 
         missing = [name for name in tables if name not in look.names]
         if missing:
             fail(1, f"there is no table {missing[0]!r}; there are: {', '.join(look.names)}")
-        if not console.is_terminal:
+        if as_json or not console.is_terminal:
             for frame in range(frames or 1):
                 if frame:
                     time.sleep(interval_s)
                     look.see(_info(pool), address)
-                console.print(look.drawn(console.width, None))
+                if as_json:
+                    print_json({**look.report, "tables": look.tables})
+                else:
+                    console.print(look.drawn(console.width, None))
             return
         with Live(look.drawn(console.width, console.height), console=console, screen=True, auto_refresh=False) as live:
             shown = 1
@@ -148,6 +155,16 @@ class Look:
         """The tables that the daemon has."""
         return [table["name"] for table in self._report["tables"]]
 
+    @property
+    def report(self) -> Report:
+        """The newest answer."""
+        return self._report
+
+    @property
+    def tables(self) -> list[Report]:
+        """Those of it that are wanted."""
+        return [table for table in self._report["tables"] if not self._wanted or table["name"] in self._wanted]
+
     def see(self, report: Report | None, address: str) -> None:
         """The newest answer of `info`; None: there was none."""
         self._address = address
@@ -174,7 +191,7 @@ class Look:
         from rich.console import Group
         from rich.text import Text
 
-        tables = [table for table in self._report["tables"] if not self._wanted or table["name"] in self._wanted]
+        tables = self.tables
         lines = [*self._head(width)]
         shown = 0
         for table in tables:

@@ -118,6 +118,16 @@ def test_the_doctor_finds_no_fault_in_a_daemon_that_serves(server: DaemonProcess
     assert f"replayd {replayd.__version__} answers at {server.address}" in ended.stdout
 
 
+def test_looks_of_top_can_be_read_by_programs(server: DaemonProcess) -> None:
+    ended = run("top", "held", "--json", "--frames", "2", "--interval", "0.1", "--address", server.address)
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    decoder = json.JSONDecoder()
+    first, end = decoder.raw_decode(ended.stdout)
+    second, _ = decoder.raw_decode(ended.stdout[end:].lstrip())
+    assert [table["name"] for look in (first, second) for table in look["tables"]] == ["held", "held"]
+    assert second["uptime_s"] > first["uptime_s"]
+
+
 # --- completion -------------------------------------------------------------------------------------------------------
 
 
