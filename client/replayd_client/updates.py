@@ -96,7 +96,7 @@ def _updates(
 
 
 def _are_in_order(keys: Any, priorities: Any) -> bool:
-    """Whether these are arrays as they are sent, as a learner has them: 8 µs, and 60 to look at anything at all."""
+    """Whether these are arrays as they are sent, as a learner has them: 8 µs, and 35 to look at anything at all."""
     if type(keys) is not np.ndarray or type(priorities) is not np.ndarray:
         return False
     if keys.dtype != np.uint64 or priorities.dtype != np.float64:

@@ -13,6 +13,8 @@ from benchmarks.worker import Turns, main
 
 STEPS_A_TURN = 50
 IN_FLIGHT = 100
+AHEAD_BATCHES, AHEAD_BYTES = 32, 16 << 20
+"""What a reader may draw ahead at most, as ours does by default; and two batches if that is less."""
 
 
 def serve(tables: list[dict[str, Any]]) -> Turns:
@@ -54,18 +56,26 @@ def write_steps(address: str, table: str, payload: int, fill: int = 0) -> Turns:
             yield STEPS_A_TURN
 
 
-def sample_dataset(address: str, table: str, payload: int, batch: int) -> Turns:
-    """Its tf.data path: stacked tensors, as numpy arrays."""
+def _batches(address: str, table: str, batch: int, columns: dict[str, tuple[Any, list[int]]]) -> Any:
+    """An iterator of batches as its dataset gives them, drawn ahead as far as ours are and prefetched as it finds good
+    itself."""
     import tensorflow as tf
 
+    item_bytes = sum(np.dtype(dtype).itemsize * int(np.prod(shape)) for dtype, shape in columns.values())
+    ahead = max(min(AHEAD_BATCHES, AHEAD_BYTES // (batch * item_bytes)), 2)
     dataset = reverb.TrajectoryDataset(
         server_address=address,
         table=table,
-        dtypes={"x": tf.float32},
-        shapes={"x": tf.TensorShape([1, payload // 4])},
-        max_in_flight_samples_per_worker=2 * batch,
+        dtypes={name: tf.as_dtype(dtype) for name, (dtype, _) in columns.items()},
+        shapes={name: tf.TensorShape(shape) for name, (_, shape) in columns.items()},
+        max_in_flight_samples_per_worker=ahead * batch,
     )
-    batches = iter(dataset.batch(batch).prefetch(2))
+    return iter(dataset.batch(batch).prefetch(tf.data.AUTOTUNE))
+
+
+def sample_dataset(address: str, table: str, payload: int, batch: int) -> Turns:
+    """Its tf.data path: stacked tensors, as numpy arrays."""
+    batches = _batches(address, table, batch, {"x": (np.float32, [1, payload // 4])})
     next(batches)
     yield {}
     for drawn in batches:
@@ -134,20 +144,12 @@ def write_sequences(address: str, table: str, payload: int, steps: int, period: 
 
 def read_sequences(address: str, table: str, payload: int, batch: int, steps: int) -> Turns:
     """Batches of whole sequences; counts steps."""
-    import tensorflow as tf
-
-    dataset = reverb.TrajectoryDataset(
-        server_address=address,
-        table=table,
-        dtypes={"observation": tf.float32, "action": tf.int32, "reward": tf.float32},
-        shapes={
-            "observation": tf.TensorShape([steps, payload // 4]),
-            "action": tf.TensorShape([steps]),
-            "reward": tf.TensorShape([steps]),
-        },
-        max_in_flight_samples_per_worker=2 * batch,
-    )
-    batches = iter(dataset.batch(batch).prefetch(2))
+    columns = {
+        "observation": (np.float32, [steps, payload // 4]),
+        "action": (np.int32, [steps]),
+        "reward": (np.float32, [steps]),
+    }
+    batches = _batches(address, table, batch, columns)
     next(batches)
     yield {}
     for drawn in batches:
@@ -181,20 +183,12 @@ def write_frames(address: str, table: str, steps: int, frames: str, fill: int = 
 
 def read_frames(address: str, table: str, batch: int, steps: int) -> Turns:
     """Batches of whole sequences of frames; counts steps."""
-    import tensorflow as tf
-
-    dataset = reverb.TrajectoryDataset(
-        server_address=address,
-        table=table,
-        dtypes={"observation": tf.uint8, "action": tf.int32, "reward": tf.float32},
-        shapes={
-            "observation": tf.TensorShape([steps, 84, 84]),
-            "action": tf.TensorShape([steps]),
-            "reward": tf.TensorShape([steps]),
-        },
-        max_in_flight_samples_per_worker=2 * batch,
-    )
-    batches = iter(dataset.batch(batch).prefetch(2))
+    columns = {
+        "observation": (np.uint8, [steps, 84, 84]),
+        "action": (np.int32, [steps]),
+        "reward": (np.float32, [steps]),
+    }
+    batches = _batches(address, table, batch, columns)
     next(batches)
     yield {}
     for drawn in batches:
