@@ -1,91 +1,65 @@
-"""The server of the simulation: the real Service behind both halves of its codec, on a disk that outlives it.
+"""The server of the simulation: the real Service, behind both halves of its codec, with the real keeper of its store.
 
-It takes what has arrived in turns, as the loop does, and it crashes. What it writes to its disk is there once some time
-has passed, and not before: a crash takes the rest. Recovery is the last checkpoint, and what the journal has since.
+It does what the loop of `replayd.server` does, in turns of the world's time, and it crashes: then what its disk has is
+all there is.
 """
 
 from __future__ import annotations
 
-import copy
+import sys
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import msgpack
-import numpy as np
+import pytest
 import zmq
 
-from replayd.blobs import parse_schema, parse_template
-from replayd.errors import PeerError
-from replayd.handover import SavedChunks
+import replayd.keeper
+from replayd.journal import JournalOptions, Mode
+from replayd.keeper import Keeper, StoreOptions
 from replayd.messages import Peer
 from replayd.reception import Reception
-from replayd.restoring import KEYS_SKIPPED
 from replayd.service import Service
-from replayd.snapshots import dump_service, load_service
-from replayd.state import frozen, settled
 from replayd.table import Table
 from replayd.wire import encode
+from tests.sim.disk import JOB_S, Disk, Writer
 from tests.sim.network import Frames, Link, Network, joined
 from tests.sim.world import World
 
 TURN_S = 0.0005
 """What a turn of the loop takes at most, as a rule."""
-COMMIT_S = 0.02
-"""What a commit takes at most."""
-Answer = tuple[Peer, int, Frames]
-MODES = ("off", "interval", "sync")
-
-
-@dataclass(slots=True)
-class Record:
-    """What the journal has of a message, or of time passing (`op` empty)."""
-
-    peer: Peer
-    op: str
-    frames: Frames
-    now: float
-    goes_on: bool = False
-
-
-@dataclass(slots=True)
-class Disk:
-    """What a crash leaves."""
-
-    state: Any = None
-    chunks: list[SavedChunks] = field(default_factory=list)
-    journal: list[Record] = field(default_factory=list)
-    """Since the checkpoint."""
+SLOW_TURN_S = 1.0
+MESSAGES_A_TURN = 20
 
 
 class Server:
-    """Serves `network`. `mode` is the journal's: see the configuration's `[store] journal`."""
+    """Serves `network`. `mode` and `interval_s` are the journal's."""
 
     def __init__(
-        self, world: World, network: Network, make_tables: Callable[[], list[Table]], mode: str, interval_s: float
+        self, world: World, network: Network, make_tables: Callable[[], list[Table]], mode: Mode, interval_s: float
     ) -> None:
-        self.disk = Disk()
         self.crashes = 0
         self.service: Service
         self._world = world
         self._network = network
         self._make_tables = make_tables
-        self._mode = mode
-        self._interval_s = interval_s
-        self._up = 0
-        """Number of the present life; odd while it serves."""
-        self.start()
+        self._options = StoreOptions(Path("simulated"), journal=JournalOptions(mode, interval_s))
+        self._disk = Disk()
+        self._life = 0
+        """Number of the present one; odd while it serves."""
 
     @property
     def is_up(self) -> bool:
-        return self._up % 2 == 1
+        return self._life % 2 == 1
 
     def start(self) -> None:
         """Begin with what is on the disk, and listen."""
         assert not self.is_up
         world = self._world
-        self._up += 1
+        self._life += 1
         self._inbox: deque[tuple[Link, Frames]] = deque()
         self._links: dict[Peer, Link] = {}
         self.asked: Counter[tuple[Peer, int]] = Counter()
@@ -93,13 +67,6 @@ class Server:
         self.answers: Counter[tuple[Peer, int]] = Counter()
         """Replies that left, likewise."""
         self._turn_planned = False
-        self._tick_at: float | None = None
-        self._written: list[Record] = []
-        """What the journal does not have on the disk yet."""
-        self._held: deque[tuple[int, list[Answer]]] = deque()
-        """Replies that wait for so many records to be on the disk."""
-        self._records = self._durable = 0
-        self._committing = False
         self.service = Service(
             self._make_tables(),
             server_id=world.random.randbytes(16),
@@ -108,76 +75,39 @@ class Server:
             started_at=world.now,
         )
         self._reception = Reception(self.service, zmq.Frame, lambda fault, now: None)
-        self._recover()
-        if self._mode != "off":
-            self._reception.recorder = self
-            if self.disk.state is None:
-                # What the journal begins from: above all, who the server is.
-                self.disk.state = settled(frozen(dump_service(self.service, world.now), np.copy))
+        self._keeper = _Keeper(self._disk, self._options, self.service, self._plan_turn)
+        self._keeper.load()
+        self._keeper.writer.at_once = False
+        self._reception.recorder = self._keeper.journal
         self._network.accept = self._accept
-        self._plan_tick()
+        self._plan_turn()
 
     def crash(self) -> None:
         """kill -9, or the power."""
-        if self._mode == "interval":
-            oldest = min((record.now for record in self._written), default=self._world.now)
-            assert oldest >= self._world.now - self._interval_s - COMMIT_S, "more than the interval is lost"
-        self._up += 1
+        self._keeper.writer.crash()
+        journal, mode = self._keeper.journal, self._options.journal
+        if journal is not None and mode.mode == "interval":
+            lost_s = journal.age_s(self._world.now)
+            assert lost_s <= mode.interval_s + SLOW_TURN_S + 5 * JOB_S, f"{lost_s} s are lost"
+        self._life += 1
         self.crashes += 1
         self._network.cut_all()
 
     def checkpoint(self) -> None:
-        """Take the state of this moment; it is on the disk after a while, if there is no crash before."""
-        service, life = self.service, self._up
-        handover = service.chunks.handover
-        if handover.under_way or self._committing:
-            return
-        state = frozen(dump_service(service, self._world.now), np.copy)
-        todo = np.flatnonzero(handover.begin())
-        first = self._records
-        fresh: list[SavedChunks] = []
+        """As somebody asks for one that is gone when it is answered."""
+        self.service.durability.ask((b"nobody",), 0)
+        self._plan_turn()
 
-        def hand_over(todo: Any) -> None:
-            if self._up != life:
-                return
-            fresh.extend([*handover.take_rescued(), handover.take(handover.still_wanted(todo[:16]))])
-            if len(todo) > 16:
-                self._world.after(self._world.random.uniform(0, TURN_S), lambda: hand_over(todo[16:]))
-                return
-            handover.end()
-            self._world.after(self._world.random.uniform(0, 5 * COMMIT_S), write)
-
-        def write() -> None:
-            if self._up == life:
-                # One transaction: the index, its chunks, and the journal without what the index has.
-                self._commit()
-                already = len(self.disk.journal) - (self._records - first)
-                self.disk = Disk(settled(state), [*self.disk.chunks, *_kept(fresh)], self.disk.journal[already:])
-
-        hand_over(todo)
-
-    # --- recorder -----------------------------------------------------------------------------------------------------
-
-    def refusal(self, op: str) -> PeerError | None:
-        return None
-
-    def record(self, peer: Peer, op: str, frames: Any, now: float, *, goes_on: bool) -> None:
-        self._write(Record(peer, op, joined(frames), now, goes_on))
-
-    def end_turn(self, now: float, *, is_due: bool) -> None:
-        if is_due:
-            self._write(Record(None, "", [], now))
-
-    def _write(self, record: Record) -> None:
-        self._written.append(record)
-        self._records += 1
-
-    def _commit(self) -> None:
-        self.disk.journal += self._written
-        self._written = []
-        self._durable = self._records
-        while self._held and self._held[0][0] <= self._durable:
-            self._send(self._held.popleft()[1])
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Let `replayd` live in this world."""
+        with pytest.MonkeyPatch.context() as patch:
+            clock = _Clock(self._world)
+            for name, module in list(sys.modules.items()):
+                if name.split(".")[0] == "replayd" and getattr(module, "time", None) is time:
+                    patch.setattr(module, "time", clock)
+            patch.setattr(replayd.keeper, "StoreWriter", lambda *arguments: Writer(self._world, *arguments))
+            yield
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -187,101 +117,60 @@ class Server:
         self._plan_turn()
 
     def _plan_turn(self) -> None:
-        if not self._turn_planned:
+        if self.is_up and not self._turn_planned:
             self._turn_planned = True
-            random, life = self._world.random, self._up
+            random, life = self._world.random, self._life
             slow = not self._network.faults.rest and random.random() < 0.01
-            self._world.after(random.uniform(0, 1.0 if slow else TURN_S), lambda: self._turn(life))
+            self._world.after(random.uniform(0, SLOW_TURN_S if slow else TURN_S), lambda: self._turn(life))
 
     def _turn(self, life: int) -> None:
-        if self._up != life:
+        if self._life != life:
             return
         self._turn_planned = False
         now = self._world.now
-        for _ in range(min(len(self._inbox), 20)):
+        for _ in range(0 if self._keeper.is_behind else min(len(self._inbox), MESSAGES_A_TURN)):
             link, frames = self._inbox.popleft()
             self.asked[link.peer, msgpack.unpackb(frames[0])["id"]] += 1
             self._reception.take(link.peer, [zmq.Frame(frame) for frame in frames], now)
         self._reception.settle(now)
-        self._tick_at = self._reception.end_turn(now)
-        replies = [(peer, reply.id, joined(encode(reply))) for peer, reply in self.service.drain()]
-        if self._mode == "sync" and self._written:
-            self._held.append((self._records, replies))
-        elif self._held:
-            self._held.append((self._held[-1][0], replies))
-        else:
-            self._send(replies)
-        if self._written and not self._committing:
-            self._committing = True
-            interval_s = self._interval_s if self._mode == "interval" else 0.0
-            self._world.after(interval_s + self._world.random.uniform(0, COMMIT_S), lambda: self._committed(life))
+        due = [self._reception.end_turn(now), self._keeper.turn(now)]
+        for peer, reply in self._keeper.released(self.service.drain()):
+            link = self._links.get(peer)
+            if link is not None:
+                self.answers[peer, reply.id] += 1
+                if link.alive:
+                    link.to_client(joined(encode(reply)))
         if self._inbox:
             self._plan_turn()
-        self._plan_tick()
-
-    def _committed(self, life: int) -> None:
-        if self._up == life:
-            self._committing = False
-            self._commit()
-
-    def _plan_tick(self) -> None:
-        at, life = self._tick_at, self._up
-        if at is not None:
-            self._world.at(at, lambda: self._plan_turn() if self._up == life and self._tick_at == at else None)
-
-    def _send(self, replies: Sequence[Answer]) -> None:
-        for peer, id, frames in replies:
-            self.answers[peer, id] += 1
-            link = self._links.get(peer)
-            if link is not None and link.alive:
-                link.to_client(frames)
-
-    # --- recovery -----------------------------------------------------------------------------------------------------
-
-    def _recover(self) -> None:
-        disk = self.disk
-        if disk.state is not None:
-            saved = copy.deepcopy(disk.state)
-            losses = load_service(self.service, saved, disk.chunks, self._world.now, parse_schema, parse_template)
-            assert (losses.chunks, losses.items) == (0, {}), f"the checkpoint is not whole: {losses}"
-        group: list[Record] = []
-        for record in disk.journal:
-            if not record.goes_on:
-                self._repeat(group)
-                group = []
-            group.append(record)
-        self._repeat(group)
-        for table in self.service.tables.values():
-            # Who waited is gone, and asks again.
-            for request in table.give_up_samples():
-                self.service._answered(request)
-            for ticket in {id(pending.ticket): pending.ticket for pending in table.pending_inserts}.values():
-                for peer, _ in ticket.askers:
-                    self.service._accounts.close_insert(peer, ticket.nbytes)
-                ticket.askers.clear()
-        self.service.drain()
-        if self._mode != "sync":
-            keys = self.service._keys.dump()
-            self.service._keys.load({**keys, "next": keys["next"] + KEYS_SKIPPED})
-        self.service.streams.renew(self._world.now)
-        self.service.validate()
-
-    def _repeat(self, group: list[Record]) -> None:
-        if not group:
-            return
-        if group[0].op == "":
-            self._reception.end_turn(group[0].now)
-            return
-        messages = [(record.peer, [zmq.Frame(frame) for frame in record.frames]) for record in group]
-        refused = self._reception.repeat(messages, group[0].now)
-        assert refused == 0, "what was accepted is refused when it is repeated"
+        for at in due:
+            if at is not None:
+                self._world.at(at, lambda: self._plan_turn() if self._life == life else None)
 
 
-def _kept(saved: Sequence[SavedChunks]) -> list[SavedChunks]:
-    """With payloads that are not the server's memory."""
-    kept = []
-    for chunks in saved:
-        one = copy.copy(chunks)
-        one.body = [b"".join(bytes(part) for part in chunks.body)]
-        kept.append(one)
-    return kept
+class _Keeper(Keeper):
+    """On the disk of the simulation."""
+
+    def __init__(self, disk: Disk, options: StoreOptions, service: Service, wake: Callable[[], None]) -> None:
+        super().__init__(options, service, wake)
+        self._disk = disk
+
+    def _open(self) -> Disk:  # type: ignore[override]
+        return self._disk
+
+    @property
+    def writer(self) -> Writer:
+        assert isinstance(self._writer, Writer)
+        return self._writer
+
+
+class _Clock:
+    """The module `time`. Nothing happens on other clocks than the loop's."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def monotonic(self) -> float:
+        return self._world.now
+
+    def time(self) -> float:
+        return self._world.now

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from replayd import rate_limiters, selectors
+from replayd.journal import Mode
 from replayd.rate_limiters import RateLimiter
 from replayd.table import Table
 from replayd_client.client import Client
 from replayd_client.errors import ReplaydError
 from tests.sim.clients import Crew, Machine
 from tests.sim.network import Faults, Network
-from tests.sim.server import MODES, Server
+from tests.sim.server import Server
 from tests.sim.world import World
 
 TROUBLE_S = 8.0
@@ -50,7 +51,7 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
         random = self.world.random
-        self.mode = random.choice(MODES)
+        self.mode: Mode = random.choice(["off", "interval", "sync"])
         self.interval_s = random.choice([0.1, 1.0])
         self.faults = Faults(slowest_s=random.choice([0.01, 0.5, 3.0]), repeats=random.choice([0.0, 0.05]))
         self.network = Network(self.world, self.faults)
@@ -64,7 +65,8 @@ class Simulation:
     def run(self) -> None:
         """The whole of it."""
         world = self.world
-        with self.crew.installed():
+        with self.server.installed(), self.crew.installed():
+            self.server.start()
             for n in range(world.random.randint(1, 3)):
                 self._start(f"writer {n}", world.random.choice([self._write_steps, self._write_batches]))
             for n in range(world.random.randint(1, 2)):
@@ -73,7 +75,7 @@ class Simulation:
             self._start("operator", self._look)
             end = world.now + TROUBLE_S
             self._plan_trouble(end)
-            world.run(end, lambda: False)
+            world.run(end)
             self.faults.rest = True
             if not self.server.is_up:
                 self.server.start()
@@ -85,7 +87,7 @@ class Simulation:
             self._check_state()
             world.run(end + REST_S, lambda: all(m.is_done or m.host.down for m in self.crew.machines))
             self._check_that_all_came_to_an_end()
-            world.run(world.now + LONGEST_WAIT_S, lambda: False)
+            world.run(world.now + LONGEST_WAIT_S)
             self._check_state()
             self._check_answers()
             self._check_items()

@@ -61,7 +61,7 @@ class World:
         while self.now < until:
             self.wait(until)
 
-    def run(self, until: float, is_over: Callable[[], bool]) -> None:
+    def run(self, until: float, is_over: Callable[[], bool] = lambda: False) -> None:
         """Let happen what is to happen, up to a time or until it is over. Raises what a process died of."""
         while self._events and self._events[0][0] <= until and not is_over():
             self.now, _, event = heapq.heappop(self._events)
