@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 
 from replayd import rate_limiters, selectors
+from replayd.blobs import parse_schema
+from replayd.errors import StoreError, StoreUnreadable
 from replayd.extensions import InsertOnSample
 from replayd.journal import Journal, JournalOptions
+from replayd.journal_format import REQUEST, TIME_PASSED, TOGETHER, VALUE_BYTES, Entries, count_of, pack, unpack
 from replayd.keeper import Keeper, StoreOptions
-from replayd.messages import Checkpoint
+from replayd.messages import Checkpoint, Failed, KeepAlive, Result
 from replayd.parked import dump_parked
 from replayd.parked_samples import forget_peers
 from replayd.reception import Reception
-from replayd.restoring import KEYS_SKIPPED
+from replayd.restoring import KEYS_SKIPPED, RestoreRules
 from replayd.service import Service
 from replayd.settings import change_settings, settings_of
 from replayd.state import settled
+from replayd.store import Store
+from replayd.store_format import Damaged
 from replayd.table import Table
 from replayd.wire import encode
-from tests.model.wire_traffic import WireTraffic, give
+from tests.model.wire_traffic import WireTraffic, encoded, give
 from tests.unit.kept import DEADLINE_S
+from tests.unit.writer import StreamWriter, fifo
 from tests.unit.writer import service as service_of
 
 SYNC = JournalOptions("sync")
@@ -61,13 +70,18 @@ class Journaled:
 
     def settle(self, now: float) -> None:
         """Wait until nothing is on its way to the disk."""
+        self.settle_until(lambda: self.keeper.is_done and not self.service.durability.askers, now)
+
+    def settle_until(self, condition: Callable[[], bool], now: float | None = None) -> None:
+        """Turns without requests."""
         deadline = time.monotonic() + DEADLINE_S
-        self.turn(now)
-        while not self.keeper.is_done or self.service.durability.askers:
+        while True:
+            self.turn(time.monotonic() if now is None else now)
+            if condition():
+                return
             assert time.monotonic() < deadline, "what was waited for did not come"
             self.woken.wait(0.05)
             self.woken.clear()
-            self.turn(now)
 
     def __enter__(self) -> Journaled:
         return self
@@ -208,3 +222,164 @@ def test_a_service_that_crashed_goes_on_as_if_nothing_had_been(tmp_path: Path, s
             assert differences(essence(again.service), essence(live.service)) == []
             live = again
             traffic.now += shift_s
+
+
+# --- what a crash, a disk and time can do to it -----------------------------------------------------------------------
+
+
+def inserted(writer: StreamWriter, n: int = 1, size: int = 50) -> list[bytes]:
+    """The frames of an insert of so many items."""
+    first = writer.next_chunk
+    payloads = [f"{first + i}".encode().ljust(size) for i in range(n)]
+    schema = parse_schema(msgpack.packb([[["x"], "uint8", [size]]]))
+    windows = [(first + i, 1) for i in range(n)]
+    frames = encoded(writer.insert(payloads, windows, schema=schema, keep_from=first + n))
+    assert frames is not None
+    return frames
+
+
+def ask(live: Journaled, *messages: list[bytes], peer: bytes = b"peer") -> None:
+    """A turn of a loop with these."""
+    now = time.monotonic()
+    give(live.reception, [((peer,), frames) for frames in messages], now)
+    live.turn(now)
+
+
+def contents(service: Service) -> list[int]:
+    items = service.tables["t"].items
+    rows = service.chunks.rows_of(items.chunk[items.in_order()].astype(np.int64))
+    return [int(number) for number in b"".join(map(bytes, service.chunks.body_of(rows))).split()]
+
+
+def test_entries_are_read_as_they_were_written() -> None:
+    entries = Entries(3, 7)
+    entries.add(1.5, REQUEST, (b"peer", b""), [b"header", memoryview(b"body")])
+    entries.add(1.5, TOGETHER, None, [b"pushed"])
+    entries.add(2.0, TIME_PASSED, None, ())
+    entries.sum, entries.wall_s = 99, 1e9
+    [(number, value)] = pack(entries)
+    read = unpack(value)
+    assert (number, read.sum, read.wall_s, count_of(value)) == (7, 99, 1e9, 3)
+    assert [(e.now, e.kind, e.peer, e.frames) for e in read.entries] == [
+        (1.5, REQUEST, (b"peer", b""), [b"header", b"body"]),
+        (1.5, TOGETHER, None, [b"pushed"]),
+        (2.0, TIME_PASSED, None, []),
+    ]
+    for n in range(0, len(value), 7):
+        with pytest.raises(Damaged):
+            unpack(value[:n] + bytes([value[n] ^ 1]) + value[n + 1 :])
+
+
+def test_large_turns_stand_in_several_values_which_follow_each_other() -> None:
+    entries = Entries(0, 1)
+    for n in range(5):
+        entries.add(1.0, REQUEST, (b"p",), [bytes([n]) * (VALUE_BYTES // 2 - 100)])
+    values = list(pack(entries))
+    assert [number for number, _ in values] == [1, 3, 5]
+    read = [entry.frames[0][0] for _, value in values for entry in unpack(value).entries]
+    assert read == list(range(5))
+
+
+def test_a_crash_between_a_checkpoint_and_the_trimming_of_the_journal_is_harmless(tmp_path: Path) -> None:
+    writer = StreamWriter()
+    with Journaled(tmp_path, [fifo()]) as live:
+        ask(live, inserted(writer, 5))
+        live.settle(time.monotonic())
+        assert live.keeper._writer is not None
+        live.keeper._writer.store.drop_entries = lambda before, at_most: False  # type: ignore[method-assign]
+        live.checkpoint(time.monotonic())
+        live.settle(time.monotonic())
+        ask(live, inserted(writer, 5))
+        live.settle(time.monotonic())
+    with Journaled(tmp_path, [fifo()]) as again:
+        assert contents(again.service) == list(range(10))
+        assert again.service.durability.replayed == 1
+
+
+def test_a_resend_after_a_crash_is_acknowledged_again_and_not_applied(tmp_path: Path) -> None:
+    writer = StreamWriter()
+    frames = inserted(writer, 5)
+    with Journaled(tmp_path, [fifo()]) as live:
+        ask(live, frames)
+        live.settle(time.monotonic())
+        [(_, first)] = live.sent
+    with Journaled(tmp_path, [fifo()]) as again:
+        ask(again, frames, peer=b"another")
+        again.settle(time.monotonic())
+        [(_, second)] = again.sent
+        assert isinstance(first, Result)
+        assert isinstance(second, Result)
+        assert second.fields == {**first.fields, "duplicate": True}
+        assert contents(again.service) == list(range(5))
+
+
+def test_behind_a_damaged_value_nothing_is_replayed_and_all_before_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = StreamWriter()
+    with Journaled(tmp_path, [fifo()]) as live:
+        for _ in range(3):
+            ask(live, inserted(writer))
+            live.settle(time.monotonic())
+    with Store(tmp_path) as store:
+        values = [(number, bytes(value)) for number, value in store.entries(0)]
+        assert len(values) == 3
+        number, value = values[1]
+        with store._env.begin(write=True, db=store._db["journal"]) as txn:
+            txn.put(number.to_bytes(8, sys.byteorder), value[:-1] + bytes([value[-1] ^ 1]))
+    with pytest.raises(StoreUnreadable, match="CRC"):
+        Journaled(tmp_path, [fifo()], rules=RestoreRules(strict=True))
+    with Journaled(tmp_path, [fifo()]) as again:
+        assert contents(again.service) == [0]
+        assert "the rest is lost" in caplog.text
+
+
+def test_what_cannot_be_written_is_not_acknowledged_until_a_checkpoint_has_it(tmp_path: Path) -> None:
+    writer = StreamWriter()
+
+    def fail(*arguments: Any, **settings: Any) -> Any:
+        raise StoreError("no space left")
+
+    with Journaled(tmp_path, [fifo()]) as live:
+        assert live.keeper._writer is not None
+        store = live.keeper._writer.store
+        ask(live, inserted(writer))
+        live.settle(time.monotonic())
+        assert [reply.op for _, reply in live.sent] == ["insert"]
+        live.sent.clear()
+        real = store.add_entries, store.write_index
+        store.add_entries = store.write_index = fail  # type: ignore[method-assign]
+        # The peer's answers keep their order, others' go out at once.
+        ask(live, inserted(writer), encoded(KeepAlive(7, writer.stream)) or [])
+        ask(live, encoded(KeepAlive(8, writer.stream)) or [], peer=b"other")
+        assert [reply.id for _, reply in live.sent] == [8]
+        live.settle_until(lambda: live.journal.failures == 1 and live.service.durability.failures > 0)
+        assert [(type(reply), reply.id) for _, reply in live.sent] == [(Result, 8), (Result, 7)]
+        ask(live, inserted(writer))
+        [(_, refused)] = live.sent[2:]
+        assert isinstance(refused, Failed)
+        assert (refused.code, refused.detail) == ("not_durable", {"reason": "no space left"})
+        assert not live.keeper.wants_inserts
+        store.add_entries, store.write_index = real  # type: ignore[method-assign]
+        live.journal._retry_at = 0.0
+        live.settle_until(lambda: live.journal.report(0.0)["state"] == "whole")
+        live.turn(time.monotonic())
+        assert [reply.op for _, reply in live.sent[3:]] == ["insert"]
+        assert live.journal.last_error is None
+        writer.seq, writer.next_chunk = writer.seq - 1, writer.next_chunk - 1
+        ask(live, inserted(writer))
+        live.settle(time.monotonic())
+    with Journaled(tmp_path, [fifo()]) as again:
+        assert contents(again.service) == [0, 1, 2]
+
+
+def test_while_the_disk_is_behind_nothing_more_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replayd.journal.PENDING_BYTES", 10_000)
+    with Journaled(tmp_path, [fifo()], JournalOptions("interval", 1000.0)) as live:
+        ask(live, inserted(StreamWriter(), 10, 2000))
+        assert live.keeper.is_behind
+        assert live.journal.age_s(time.monotonic()) > 0
+        live.journal.flush()
+        live.settle(time.monotonic())
+        assert not live.keeper.is_behind
+        assert live.journal.age_s(time.monotonic()) == 0
