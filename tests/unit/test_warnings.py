@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "replayd"
-SOURCES = {
-    str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py")) if "compat" not in path.parts
-}
+SOURCES = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py")) if "compat" not in path.parts}
 
 VERBS = (
     r"back|did\ you\ mean|end|give|leave|let|look|lower|make|mend|name|raise|remove|restart|run|see|send|set|start|"
