@@ -51,6 +51,11 @@ ELSEWHERE = {
     "replayd doctor": ("tests/unit/test_doctor.py", '["doctor", '),
     "replayd bench": ("tests/daemon/test_cli_tools.py", '"replayd", "bench", '),
     ". .venv/bin/activate": ("scripts/test", ". .venv/bin/activate"),
+    "sudo scripts/install": ("tests/test_systemd.py", '[INSTALL, "--destdir", destdir]'),
+    # What systemd's own commands need: a unit of that name, and the field that the journal is asked for.
+    "sudo systemctl enable --now replayd": ("tests/test_systemd.py", '"replayd.service"'),
+    "systemctl status replayd": ("tests/test_systemd.py", '"replayd.service"'),
+    "journalctl -u replayd -f": ("tests/daemon/test_logs.py", '"REPLAYD_TABLE": "replay"'),
     "pip install ./client .": ("scripts/demo", '[*pip, "./client", ".[demo]"]'),
     "pip install ./client": ("scripts/demo", '[*pip, "./client", '),
 }
