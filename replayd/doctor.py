@@ -151,7 +151,7 @@ def keys(config: Config | None, environment: Mapping[str, str]) -> Iterator[Find
     """Files of keys that are named in the settings or the environment: there, readable, and not for everybody."""
     access = None if config is None else config.access
     named = [Path(path) for path in (access and access.keys, environment.get(KEY_FILE_VARIABLE)) if path]
-    for path in [file for path in named for file in (path, *sorted(path.glob("*.key")))]:
+    for path in [file for place in named for file in (place, *sorted(place.glob("*.key")))]:
         try:
             mode = path.stat().st_mode
         except OSError as error:

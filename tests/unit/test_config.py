@@ -481,12 +481,16 @@ lease = 60
 [[table]]
 name = "replay"
 sampler = { type = "prioritized", priority_exponent = "a" }
-limiter = { type = "min_size",
-            min_size_to_sample = 0 }
-""".replace(",\n            ", ", ")
-        + '[[table]]\nmax_size = 3\n[http]\n\nlisten = "x"\n'
+limiter = { type = "min_size", min_size_to_sample = 0 }
+[[table]]
+max_size = 3
+[http]
+
+listen = "x"
+"""
     )
-    places = {fault.key: fault.place.removeprefix(f"{path}:") for fault in faults(path, tables=["extra,max_time_sampled=3"])}
+    found = faults(path, tables=["extra,max_time_sampled=3"])
+    places = {fault.key: fault.place.removeprefix(f"{path}:") for fault in found}
     assert places == {
         "server": "3",
         "server.lease": "4",
