@@ -16,6 +16,9 @@ BLOCKED_BY_MIN_N = "min_n"
 """Fewer samples could pass than the first request asks for at least."""
 BLOCKED_BY_EARLIER = "earlier_request"
 
+BLOCKED_BY_UNREAD = "unread_replies"
+"""The peer itself has not read what it was sent."""
+
 WHO_MUST_ACT = {
     BLOCKED_BY_MIN_SIZE: "writers",
     BLOCKED_BY_MIN_DIFF: "writers",
@@ -23,6 +26,7 @@ WHO_MUST_ACT = {
     BLOCKED_BY_MAX_DIFF: "learners",
     BLOCKED_BY_EARLIER: "learners",
     BLOCKED_BY_PAUSE: "operator",
+    BLOCKED_BY_UNREAD: "learners",
     BY_TABLE: "operator",
     BY_SERVER: "operator",
 }

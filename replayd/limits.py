@@ -66,6 +66,14 @@ UPDATES = Limit("updates", 131072, "keys in one update request")
 WINDOW_MESSAGES = Limit("window_messages", 64, "insert messages a peer may leave unacknowledged")
 WINDOW_BYTES = Limit("window_bytes", 64 * MIB, "bytes a peer may leave unacknowledged; one message is always allowed")
 PARKED_SAMPLES = Limit("parked_samples", 64, "sample requests one peer may leave unanswered")
+UNREAD_BYTES = Limit(
+    "unread_bytes",
+    128 * MIB,
+    "payload of replies a peer has not read, from which on its samples wait: two full replies",
+)
+UNREAD_REPLIES = Limit(
+    "unread_replies", 128, "replies with payload that a peer has not read, from which on its samples wait"
+)
 LEASED_BYTES = Limit("leased_bytes", 1 << 30, "payload a stream may keep at or above its keep_from, its items aside")
 PENDING_BYTES = Limit("pending_bytes", 1 << 30, "bytes of the messages parked at one table before PULL is left unread")
 PENDING_INSERTS = Limit("pending_inserts", 65536, "items parked at one table before PULL is left unread")

@@ -123,6 +123,13 @@ OF_THE_SERVER: Sequence[Plain] = (
     (CounterMetricFamily, "replayd_streams_expired", "Streams whose lease ran out.", "streams.expired"),
     (GaugeMetricFamily, "replayd_connections", "Open connections.", "peers.connected"),
     (GaugeMetricFamily, "replayd_peers_waiting", "Peers with unanswered requests.", "peers.waiting"),
+    (GaugeMetricFamily, "replayd_unread_bytes", "Payload of replies that peers have not read.", "peers.unread_bytes"),
+    (
+        GaugeMetricFamily,
+        "replayd_held_samples",
+        "Samples that wait until their peer has read earlier replies.",
+        "peers.held_samples",
+    ),
     (CounterMetricFamily, "replayd_requests", "Requests that could be read.", "counters.requests"),
     (CounterMetricFamily, "replayd_requests_refused", "Requests answered with an error.", "counters.refused"),
     (CounterMetricFamily, "replayd_pushes_refused", "Pushed messages refused.", "counters.pushes_refused"),

@@ -55,6 +55,8 @@ def wait_again(service: Service, samples: Iterable[State], later_s: float) -> No
 
 def forget_peers(service: Service) -> None:
     """Nobody waits any more, neither for samples nor for acknowledgements, and nobody is answered."""
+    for request, _ in service.give_up_held():
+        request.answered = True
     for table in service.tables.values():
         for request in table.give_up_samples():
             request.answered = True

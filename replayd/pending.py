@@ -6,12 +6,13 @@ Words between the service, which makes the first and reads the second, and the t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from replayd.draws import Draws
 from replayd.messages import Float64s, Int64s, Peer, Sampled, Uint64s
+from replayd.quotas import Quota
 from replayd.streams import Ticket
 
 
@@ -116,6 +117,15 @@ class PendingSample:
     kept: Draws | None = None
     """Draws that were made for it before items were too few for the rest; what they show is held."""
     answered: bool = False
+    quota: Quota = field(default_factory=Quota)
+    """What its peer has unread."""
+    is_held: bool = False
+    """It is in no queue until its peer has read."""
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether its peer must read first; what has been begun is finished."""
+        return self.quota.is_full and self.kept is None
 
     @property
     def drawn(self) -> int:
@@ -139,4 +149,12 @@ class Drawn:
     reply: Sampled
 
 
-Outcome = Applied | Drawn
+@dataclass(slots=True)
+class HeldBack:
+    """Outcome: a sample request left the queue of this table, since its peer must read first."""
+
+    request: PendingSample
+    table: str
+
+
+Outcome = Applied | Drawn | HeldBack

@@ -15,6 +15,7 @@ from replayd.chunks import ChunkStore
 from replayd.histograms import times_sampled
 from replayd.limits import LIMITS, MAX_WAIT_MS, WINDOW_BYTES, WINDOW_MESSAGES
 from replayd.messages import CODECS
+from replayd.quotas import Quotas
 from replayd.streams import Streams
 from replayd.table import Table
 from replayd.vitals import Vitals
@@ -49,6 +50,7 @@ def report(
     chunks: ChunkStore,
     streams: Streams,
     accounts: Accounts,
+    quotas: Quotas[Any],
     counters: Counters,
     capacity: ServerCapacity,
     now: float,
@@ -72,6 +74,8 @@ def report(
             "connected": counters.vitals.connections,
             "waiting": len(accounts),
             "parked_samples": accounts.samples,
+            "held_samples": len(quotas.held),
+            "unread_bytes": quotas.unread_bytes,
         },
         "counters": {each.name: getattr(counters, each.name) for each in fields(counters) if each.name != "vitals"},
         "loop": counters.vitals.report_loop(now),

@@ -31,12 +31,13 @@ from replayd.gate import Gate
 from replayd.heap import Trimmer
 from replayd.keeper import Keeper, StoreOptions
 from replayd.limits import LEASE_S, REPLY_BYTES
-from replayd.messages import Failed, Peer, Reply
+from replayd.messages import Failed, Peeked, Peer, Reply, Sampled
 from replayd.notify import Manager
 from replayd.reception import Reception
 from replayd.service import Service
 from replayd.sockets import address_of, bound, own_frame, received
 from replayd.table import Table
+from replayd.unread import Unread
 from replayd.watch import Watch
 from replayd.wire import Undecodable, encode, read
 
@@ -78,8 +79,8 @@ class Daemon:
     ) -> None:
         self._tables = tables
         self._keys = keys
-        self._max_bytes = max_bytes
         self._reload = reload
+        self._max_bytes = max_bytes
         self._board = board
         self._manager = manager
         self._fds = fds or {}
@@ -122,6 +123,7 @@ class Daemon:
                 started_at=time.monotonic(),
                 max_bytes=self._max_bytes,
             )
+            self._unread = Unread(self.service.read)
             self._reception = Reception(self.service, own_frame, self._faults.tell)
             self._keeper = Keeper(self._store, self.service, self._wake) if self._store else None
             self._watch = Watch(self.service, self._connections, self._faults, self._board, self._manager)
@@ -280,12 +282,14 @@ class Daemon:
                         self._reload(self.service, now)
                     else:
                         log.warning("SIGHUP changes no settings: there is no file of them; `replayd set` changes many")
+            self._unread.look(now)
             due = self._reception.end_turn(now)
             keeper_due = keeper.turn(now) if keeper else None
             self._send_replies()
             self._write_log(now)
             trim_due = self._trimmer.tick(now, self.service.chunks.bytes_in_use) if self._trimmer else None
             due = _first(due, keeper_due, self._faults.tick(now), trim_due, self._watch.end(now))
+            due = _first(due, self._unread.due(now, self.service.holds_back))
 
     def _write_log(self, now: float) -> None:
         while self.service.notices:
@@ -336,7 +340,7 @@ class Daemon:
         self._reception.settle(now)
 
     def _send_replies(self) -> None:
-        replies = self.service.drain()
+        replies = self.service.drain(are_read=False)
         for peer, reply in replies if self._keeper is None else self._keeper.released(replies):
             self._send(peer, reply)
 
@@ -344,8 +348,11 @@ class Daemon:
         assert isinstance(peer, tuple)
         if peer == ():
             return  # The daemon's own request, see `reloading`.
+        frames = encode(reply)
+        if isinstance(reply, Sampled | Peeked):
+            frames = self._unread.followed(peer, frames, reply.shown.nbytes, time.monotonic())
         try:
-            self._router.send_multipart([*peer, *encode(reply)], zmq.NOBLOCK, copy=False)
+            self._router.send_multipart([*peer, *frames], zmq.NOBLOCK, copy=False)
         except zmq.Again:
             # The peer has more replies unread than it may have requests open.
             self.service.counters.replies_dropped += 1

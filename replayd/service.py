@@ -46,23 +46,28 @@ from replayd.messages import (
     Reset,
     Result,
     Sample,
+    Sampled,
     Set,
     Update,
     Why,
 )
 from replayd.peeking import peek
-from replayd.pending import Applied, Drawn, Outcome, PendingSample
+from replayd.pending import Applied, Drawn, HeldBack, Outcome, PendingSample
+from replayd.quotas import Quotas
 from replayd.reports import Counters, report, report_hello
+from replayd.service_proof import prove_service
 from replayd.settings import change_settings, settings_of
 from replayd.streams import Streams, Ticket
 from replayd.table import Table
 from replayd.table_arguments import check_extensions_together
-from replayd.table_proof import held_chunks, held_templates, shown_chunks
-from replayd.waiting import timeout, why
+from replayd.waiting import timeout, timeout_unread, why
 from replayd.wishes import carry_out_wishes
 
 _ANSWERED_DEADLINES = 1024
 """Deadlines of answered requests that may stay in the heap: it is swept when they outnumber the others so far."""
+
+
+PendingHere = tuple[PendingSample, Table]
 
 
 class Service:
@@ -107,6 +112,7 @@ class Service:
             table.bind(self.chunks, self.templates, np.random.Generator(np.random.PCG64(entropy)), self.capacity)
         self._keys = Keys(shard)
         self._accounts = Accounts()
+        self._quotas: Quotas[PendingHere] = Quotas()
         self._intake = Intake(
             self.tables, self.chunks, self.streams, self.templates, self._keys, self._accounts, self.counters
         )
@@ -180,6 +186,11 @@ class Service:
 
     def tick(self, now: float) -> float | None:
         """Do what is due; the time of the next thing that will be, None if there is nothing."""
+        # In the order in which they were asked for, whichever peer has read first.
+        for request, table in sorted(self._quotas.take_ready(), key=lambda each: each[0].since):
+            request.is_held = False
+            table.pending_samples.append(request)
+            self._pump(table, now)
         while self._deadlines and (self._deadlines[0][2].answered or self._deadlines[0][0] <= now):
             _, _, request, table = heapq.heappop(self._deadlines)
             if not request.answered:
@@ -194,16 +205,33 @@ class Service:
         due = [time for time in (lease_due, deadline) if time is not None]
         return min(due) if due else None
 
-    def drain(self) -> list[tuple[Peer, Reply]]:
-        """The replies since the last drain, in order."""
+    def drain(self, are_read: bool = True) -> list[tuple[Peer, Reply]]:
+        """The replies since the last drain, in order. Unless `are_read`, say `read` of each that has payload."""
         outbox, self._outbox = self._outbox, []
         self.outbox_bytes = 0
+        if are_read:
+            for peer, reply in outbox:
+                if isinstance(reply, Sampled | Peeked):
+                    self.read(peer, reply.shown.nbytes)
         return outbox
+
+    def read(self, peer: Peer, nbytes: int, replies: int = 1) -> None:
+        """A peer has read so many replies to samples and peeks, with so much payload, or will never; then `tick`."""
+        self._quotas.read(peer, nbytes, replies)
+        self._forget_if_idle(peer)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether samples wait until their peers have read."""
+        return bool(self._quotas.held)
 
     def stop(self) -> None:
         """Answer everyone who waits with `shutting_down`; nothing is accepted any more."""
         self._stopping = True
         error = ShuttingDown("the server is stopping")
+        for request, _ in self.give_up_held():
+            self._answered(request)
+            self.refuse(request.peer, "sample", request.id, error)
         for table in self.tables.values():
             for request in table.give_up_samples():
                 self._answered(request)
@@ -214,22 +242,22 @@ class Service:
                     self.refuse(peer, "insert", asked, error)
                 ticket.askers.clear()
 
+    def give_up_held(self) -> list[PendingHere]:
+        """Forget the samples that wait until their peers have read."""
+        held = self._quotas.held
+        for request, table in held:
+            self._quotas.let_go(request.peer, (request, table))
+            request.is_held = False
+        return held
+
     def report(self, now: float, brief: bool = False) -> dict[str, Any]:
         """What `info` says, in values that nothing changes later; if brief, at a bounded cost."""
+        parts = (self.chunks, self.streams, self._accounts, self._quotas, self.counters, self.capacity)
         return {
             "server_id": self.server_id,
             "server": f"replayd {self.version}",
             "uptime_s": now - self.started_at,
-            **report(
-                self.tables.values(),
-                self.chunks,
-                self.streams,
-                self._accounts,
-                self.counters,
-                self.capacity,
-                now,
-                brief,
-            ),
+            **report(self.tables.values(), *parts, now, brief),
             **self.durability.report(now),
         }
 
@@ -265,6 +293,7 @@ class Service:
         pending = PendingSample(peer, request.id, request.n, request.min_n, now, now + wait_s)
         table.park_sample(pending)
         self._accounts.open_sample(peer)
+        pending.quota = self._quotas.of(peer)
         self._pump(table, now)
         if not pending.answered:
             self._parked += 1
@@ -293,7 +322,9 @@ class Service:
 
     def _peek(self, peer: Peer, request: Peek, now: float) -> None:
         table = table_named(request.table, self.tables)
+        self._quotas.check(peer)
         shown, ages_s, missing = peek(table, request.order, request.n, request.keys, now)
+        self._quotas.of(peer).add(shown.nbytes)
         self._outbox.append((peer, Peeked(request.id, shown, ages_s, missing)))
 
     def _set(self, peer: Peer, request: Set, now: float) -> None:
@@ -378,6 +409,9 @@ class Service:
                     if outcome.ticket.stream is not None:
                         outcome.ticket.stream.settle(outcome.ticket)
                     self._acknowledge(outcome.ticket)
+            elif isinstance(outcome, HeldBack):
+                outcome.request.is_held = True
+                self._quotas.hold(outcome.request.peer, (outcome.request, self.tables[outcome.table]))
             else:
                 self._serve(outcome)
 
@@ -387,6 +421,12 @@ class Service:
         self._outbox.append((drawn.request.peer, drawn.reply))
 
     def _expire(self, request: PendingSample, table: Table, now: float) -> None:
+        if request.is_held:
+            request.is_held = False
+            self._quotas.let_go(request.peer, (request, table))
+            self._answered(request)
+            self.refuse(request.peer, "sample", request.id, timeout_unread(table))
+            return
         was_first = table.pending_samples[0] is request
         reply = table.expire(request, now)
         if reply is not None:
@@ -398,30 +438,12 @@ class Service:
     def _answered(self, request: PendingSample) -> None:
         request.answered = True
         self._accounts.close_sample(request.peer)
+        self._forget_if_idle(request.peer)
 
-    # --- proof --------------------------------------------------------------------------------------------------------
+    def _forget_if_idle(self, peer: Peer) -> None:
+        if not self._accounts.copy_of(peer).samples:
+            self._quotas.forget(peer)
 
     def validate(self) -> None:
         """Re-derive every count from what holds it; assertion errors tell the story."""
-        for table in self.tables.values():
-            table.validate()
-        held = np.concatenate([held_chunks(table) for table in self.tables.values()])
-        self.chunks.validate(held, self.streams.leased())
-        self.templates.validate(np.concatenate([held_templates(table) for table in self.tables.values()]))
-        self.capacity.validate([shown_chunks(table) for table in self.tables.values()])
-        self.streams.validate()
-        accounts = Accounts()
-        tickets: dict[int, Ticket] = {}
-        parked: dict[int, int] = {}
-        for table in self.tables.values():
-            for pending in table.pending_inserts:
-                tickets[id(pending.ticket)] = pending.ticket
-                parked[id(pending.ticket)] = parked.get(id(pending.ticket), 0) + len(pending)
-            for request in table.pending_samples:
-                assert not request.answered, "an answered request is parked"
-                accounts.open_sample(request.peer)
-        for key, ticket in tickets.items():
-            assert ticket.waiting == parked[key], "a ticket waits for items that are not parked"
-            for peer, _ in ticket.askers:
-                accounts.open_insert(peer, ticket.nbytes)
-        assert accounts == self._accounts, f"open requests {self._accounts} are not the parked ones {accounts}"
+        prove_service(self)

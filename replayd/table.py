@@ -30,6 +30,7 @@ from replayd.messages import Float64s, Int64s, Sampled, Shown, Uint64s
 from replayd.pending import (
     ENTER_TOGETHER,
     Drawn,
+    HeldBack,
     Outcome,
     PendingInsert,
     PendingSample,
@@ -157,10 +158,9 @@ class Table:
         assert not self.is_bound, f"table {self.name!r} already belongs to a server"
         self.items = Items()
         self._chunks, self._templates = chunks, templates
-        self.showing = Showing(chunks)
+        self.showing, self.largest = Showing(chunks), Maximum()
         self.capacity = Capacity(self.items, chunks, self.showing, server, self._max_bytes, self._when_full)
         server.tables.append(self)
-        self.largest = Maximum()
         self.hooks = Hooks(TableAccess(self.name, self.items, chunks, templates), self.extensions)
         self._rng: np.random.Generator = rng
         self._room = Room(self.items, self.max_times_sampled)
@@ -209,8 +209,7 @@ class Table:
         """The deadline of a parked request: what there is if it is first in line, None otherwise."""
         is_first = request is self.pending_samples[0]
         self.pending_samples.remove(request)
-        wanted = request.n - request.drawn
-        granted = self.limiter.sampleable(wanted) if is_first and "sample" not in self.paused else 0
+        granted = self.limiter.sampleable(request.n - request.drawn) if is_first and "sample" not in self.paused else 0
         return self._draw(request, granted, 1, now) if granted or request.drawn else None
 
     def give_up_samples(self) -> list[PendingSample]:
@@ -223,7 +222,9 @@ class Table:
 
     def update(self, keys: Uint64s, priorities: Float64s, deletes: Uint64s) -> tuple[int, int, Uint64s]:
         """Delete, then set priorities; (updated, deleted, missing keys)."""
-        deleted, gone = self._delete(np.unique(deletes)) if len(deletes) else (deletes, deletes)
+        doomed = self.items.find(deletes := np.unique(deletes)) if len(deletes) else np.zeros(0, np.int64)
+        deleted, gone = deletes[doomed != NOT_FOUND], deletes[doomed == NOT_FOUND]
+        self._remove(doomed[doomed != NOT_FOUND])
         keys, priorities = last_of_each(keys, priorities)
         slots = self.items.find(keys)
         here = slots != NOT_FOUND
@@ -310,6 +311,9 @@ class Table:
         moved = False
         while self.pending_samples and "sample" not in self.paused:
             request = self.pending_samples[0]
+            if request.must_wait:
+                outcomes.append(HeldBack(self.pending_samples.popleft(), self.name))
+                continue
             n = self.grantable(request.n - request.drawn)
             if n < request.min_n - request.drawn:
                 break
@@ -369,6 +373,7 @@ class Table:
         reply = None
         if len(draws) >= min_n or len(draws) < len(all) or draws.pick.is_full:
             reply = Sampled(request.id, draws.pick.shown(self._templates), draws.probabilities, draws.table_sizes)
+            request.quota.add(reply.shown.nbytes)
             self._let_go(request)
         else:
             request.kept = draws
@@ -410,12 +415,6 @@ class Table:
 
     def _view(self, slots: Int64s) -> ItemsView:
         return ItemsView(self.items.key[slots], self.items.priority[slots], self.items.times_sampled[slots])
-
-    def _delete(self, keys: Uint64s) -> tuple[Uint64s, Uint64s]:
-        """Remove the items of these keys; the keys that had one, and those that had none."""
-        slots = self.items.find(keys)
-        self._remove(slots[slots != NOT_FOUND])
-        return keys[slots != NOT_FOUND], keys[slots == NOT_FOUND]
 
     def _set_priorities(self, slots: Int64s, priorities: Float64s) -> None:
         self.largest.remove(self.items.priority[slots])

@@ -13,6 +13,7 @@ from replayd.blocked import (
     BLOCKED_BY_EARLIER,
     BLOCKED_BY_MIN_N,
     BLOCKED_BY_PAUSE,
+    BLOCKED_BY_UNREAD,
     WHO_MUST_ACT,
     blocks_inserts,
     blocks_samples,
@@ -64,6 +65,18 @@ def timeout(table: Table, was_first: bool) -> Timeout:
         table=table.name,
         blocked_by=term,
         who_must_act=WHO_MUST_ACT[term],
+        size=table.size,
+        limiter=table.limiter.describe(),
+    )
+
+
+def timeout_unread(table: Table) -> Timeout:
+    """The error of a sample request whose peer did not read what it had asked for before."""
+    return Timeout(
+        f"table {table.name!r} granted no sample in time: earlier replies to this peer are unread",
+        table=table.name,
+        blocked_by=BLOCKED_BY_UNREAD,
+        who_must_act=WHO_MUST_ACT[BLOCKED_BY_UNREAD],
         size=table.size,
         limiter=table.limiter.describe(),
     )
