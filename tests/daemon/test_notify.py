@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from replayd.board import Board
+from replayd.board import STOPPING, Board
+from replayd.durability import Progress
 from replayd.notify import Manager, manager_of, status_text
 from replayd.rate_limiters import MinSize
 from replayd.selectors import Fifo, Uniform
@@ -194,6 +195,15 @@ def test_a_stuck_loop_gives_no_sign_of_life(
     listener.until("WATCHDOG=1")
 
 
+def test_a_daemon_that_is_ended_for_being_stuck_shows_where_it_was(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    daemon.send_signal(signal.SIGABRT)
+    ended = daemon.wait()
+    assert ended.returncode == -signal.SIGABRT
+    assert "Fatal Python error: Aborted" in ended.stderr
+    assert "server.py" in ended.stderr
+
+
 # --- the words --------------------------------------------------------------------------------------------------------
 
 
@@ -268,3 +278,30 @@ def test_rates_are_of_the_last_seconds() -> None:
         board.publish(report, float(second))
     assert board.newest is not None
     assert status_text(board.newest).endswith("200 inserts/s, 3000 samples/s")
+
+
+def test_the_status_tells_how_far_the_last_checkpoint_is_and_that_one_failed(tmp_path: Path) -> None:
+    service = Service(
+        [Table("replay", Uniform(), Fifo(), 10, MinSize(1))],
+        server_id=b"\0" * 16,
+        version="0",
+        seed=1,
+        lease_s=60.0,
+        started_at=0.0,
+    )
+    service.durability.path = str(tmp_path)
+    service.durability.last_error = "no space left on device"
+    service.durability.running = Progress(0.0, "chunks", 5, 20)
+    board = Board()
+    board.publish(service.report(3.0, brief=True), 3.0)
+    listener = Listener(str(tmp_path / "notify"))
+    manager = Manager(listener.address)
+    manager.tell("")
+    manager.tick(1e12, board.newest)
+    manager.tell(STOPPING)
+    manager.tick(2e12, board.newest)
+    said = [line for message in listener.rest() for line in message if line.startswith("STATUS=")]
+    assert said[1].endswith("; the last checkpoint failed: no space left on device")
+    assert said[-1] == "STATUS=stopping: the last checkpoint, chunks, 5 of 20 chunks, for 3.0 s"
+    manager.close()
+    listener.close()
