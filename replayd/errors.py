@@ -18,6 +18,7 @@ nothing. Our own faults are assertions and are not in this file. Knows nothing o
     ├── TableFull             table_full
     ├── NeverGrantable        never_grantable
     ├── Timeout               timeout
+    ├── Forbidden             forbidden
     ├── ShuttingDown          shutting_down
     ├── Loading               loading
     ├── NotDurable            not_durable
@@ -165,6 +166,13 @@ class Timeout(PeerError):
     retry = "yes"
 
 
+class Forbidden(PeerError):
+    code = "forbidden"
+    meaning = "the peer's key does not let it ask for this; detail: `name`, `roles`, `needed` (one of these roles)"
+    fault = "peer"
+    retry = "with another key"
+
+
 class ShuttingDown(PeerError):
     code = "shutting_down"
     meaning = "the server is stopping"
@@ -215,6 +223,7 @@ WIRE_ERRORS: tuple[type[PeerError], ...] = (
     TableFull,
     NeverGrantable,
     Timeout,
+    Forbidden,
     ShuttingDown,
     Loading,
     NotDurable,
