@@ -184,9 +184,8 @@ class TableConfig(Section):
         most = f"at most {self.max_size} items" + ("" if self.max_bytes is None else f" and {self.max_bytes} bytes")
         if self.when_full != "evict":
             most += f" (then {self.when_full})"
-        return (
-            f"{most}, {draws} of each, sampler {self.sampler}, remover {self.remover}, "
-            f"limiter {self.limiter}" + (", with a signature" if self.signature is not None else "")
+        return f"{most}, {draws} of each, sampler {self.sampler}, remover {self.remover}, limiter {self.limiter}" + (
+            ", with a signature" if self.signature is not None else ""
         )
 
 
