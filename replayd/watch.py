@@ -13,6 +13,7 @@ import time
 from replayd.board import INTERVAL_S, Board
 from replayd.connections import Connections
 from replayd.fault_log import FaultLog
+from replayd.filling import Forecasts
 from replayd.notify import Manager
 from replayd.process import limit_bytes, resident_bytes
 from replayd.service import Service
@@ -39,6 +40,7 @@ class Watch:
         self._board = board
         self._manager = manager
         self._look_at = 0.0
+        self._forecasts = Forecasts()
         self._vitals.limit_bytes = limit_bytes()
 
     @property
@@ -67,6 +69,10 @@ class Watch:
         if now >= self._look_at:
             self._look_at = now + INTERVAL_S
             self._vitals.resident_bytes = resident_bytes()
+            for name, text, is_bad in self._forecasts.due(self._service.tables.values(), self._vitals.limit_bytes):
+                level = logging.WARNING if is_bad else logging.INFO
+                fields = {"event": "forecast", "table": name}
+                self._lines.say(text, kind=f"forecast {name}", now=now, level=level, fields=fields)
 
     def end(self, began: float) -> float | None:
         """The turn that began then ends; when the next bulletin is due."""

@@ -31,6 +31,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "durability",
         "episodes",
         "extensions",
+        "filling",
         "handover",
         "histograms",
         "hooks",

@@ -13,6 +13,7 @@ import replayd
 from replayd import rate_limiters, selectors
 from replayd.columns import Template
 from replayd.config import ConfigError, read_config
+from replayd.filling import AFTER_INSERTS, Forecasts
 from replayd.limits import ITEM_BYTES
 from replayd.messages import Failed, Result, Sample, Set, Update, Why
 from replayd.service import Service
@@ -268,3 +269,37 @@ def test_an_embedded_server_and_its_client_know_the_limits() -> None:
         assert client.set("t", max_bytes=1000).after["max_bytes"] == 1000
         told = client.set("t").after
         assert (told["max_bytes"], told["when_full"]) == (1000, "reject")
+
+
+# --- forecast ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "server_bytes", "memory_bytes", "said"),
+    [
+        ({}, None, 0, None),
+        ({}, None, 10_000 * ONE, None),
+        ({}, None, 10_000 * ONE - 1, "killed; set max_bytes"),
+        (
+            {"max_bytes": 2_000 * ONE},
+            None,
+            5_000 * ONE,
+            "reached at about 2000 items (then it evicts",
+        ),
+        ({"max_bytes": 2_000 * ONE, "when_full": "block"}, None, 0, "then inserts wait"),
+        ({}, 3_000 * ONE, 0, "the server's max_bytes"),
+        ({"max_bytes": 10_000 * ONE}, 10_000 * ONE, 10_000 * ONE, None),
+    ],
+)
+def test_after_its_first_items_a_table_is_told_of_once_and_warned_of_if_it_will_not_fit(
+    settings: dict[str, Any], server_bytes: int | None, memory_bytes: int, said: str | None
+) -> None:
+    s, forecasts, writer = service(fifo("t", 10_000, **settings), max_bytes=server_bytes), Forecasts(), StreamWriter()
+    insert(s, writer, AFTER_INSERTS - 1)
+    assert forecasts.due(s.tables.values(), memory_bytes) == []
+    insert(s, writer, 1)
+    [(name, text, is_bad)] = forecasts.due(s.tables.values(), memory_bytes)
+    assert (name, is_bad) == ("t", said is not None)
+    assert f"with max_size 10000 it will hold about {10_000 * ONE}" in text
+    assert (said or "") in text
+    assert forecasts.due(s.tables.values(), memory_bytes) == []

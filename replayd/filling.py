@@ -1,0 +1,70 @@
+"""How tables fill: what each will hold when it is full, told once its first items show how large they are.
+
+What the configuration alone tells is another matter (`forecast`). Capacity is said in items and memory is had in bytes,
+so a run that does not fit dies hours later. Reads tables; the memory there is for all is handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from replayd.table import Table
+
+AFTER_INSERTS = 1000
+"""Items that tell how large the others will be."""
+
+
+class Forecasts:
+    """Which tables have been told of."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def due(self, tables: Iterable[Table], memory_bytes: int) -> list[tuple[str, str, bool]]:
+        """Name, words and whether they are a warning, of each table that has taken in AFTER_INSERTS items by now.
+
+        `memory_bytes`: the most that the process may have, 0 if that is not known.
+        """
+        all = list(tables)
+        new = [t for t in all if t.name not in self._told and t.size and t.limiter.inserts >= AFTER_INSERTS]
+        self._told |= {table.name for table in new}
+        return [(table.name, *_forecast(table, all, memory_bytes)) for table in new]
+
+
+def full_bytes(table: Table) -> int:
+    """What it would hold with max_size items like those it has, whatever it may; 0 without any."""
+    return table.capacity.nbytes * table.max_size // table.size if table.size else 0
+
+
+def _forecast(table: Table, tables: Iterable[Table], memory_bytes: int) -> tuple[str, bool]:
+    full, capacity = full_bytes(table), table.capacity
+    mean = capacity.nbytes / table.size
+    text = (
+        f"table {table.name}: its {table.size} items hold {capacity.nbytes} bytes; with max_size {table.max_size} it "
+        f"will hold about {full}"
+    )
+    if capacity.max_bytes is not None and full > capacity.max_bytes:
+        fits = int(capacity.max_bytes / mean)
+        return f"{text}, and max_bytes {capacity.max_bytes} is reached at about {fits} items ({_then(table)})", True
+    # The others count as far as they are known.
+    limits = ((t, full_bytes(t), t.capacity.max_bytes) for t in tables)
+    all = sum(full if own is None else min(full, own) for _, full, own in limits)
+    server = capacity.server.max_bytes
+    if server is not None and all > server:
+        return f"{text}, all tables about {all}: more than the server's max_bytes {server} ({_then(table)})", True
+    most = all if server is None else min(all, server)
+    if memory_bytes and most > memory_bytes:
+        return (
+            f"{text}, all tables about {most}: more than the {memory_bytes} bytes of memory that there are, so it will "
+            "be killed; set max_bytes (`replayd set`, --max-bytes) below that, or lower max_size",
+            True,
+        )
+    return text, False
+
+
+def _then(table: Table) -> str:
+    return {
+        "evict": "then it evicts: lower max_size, or raise max_bytes, if that is not meant",
+        "block": "then inserts wait: lower max_size, or raise max_bytes",
+        "reject": "then inserts are refused: lower max_size, or raise max_bytes",
+    }[table.capacity.when_full]
