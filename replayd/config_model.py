@@ -190,6 +190,7 @@ class TableConfig(Section):
 
 
 def seconds(value: Any) -> float:
+    """A time as the file has it. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h)", value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f'expected a time with its unit, such as "500ms", "60s", "5min" or "1h", got {value!r}')
@@ -239,8 +240,8 @@ class StoreConfig(Section):
     checkpoint_on_stop: bool = True
     """Whether the daemon's end writes a last one."""
     journal: Literal["off", "interval", "sync"] = "off"
-    """What a crash may take: "off" all since the last checkpoint, "interval" the last `journal_interval`, "sync" nothing
-    that was acknowledged."""
+    """What a crash may take: "off" all since the last checkpoint, "interval" the last `journal_interval`, "sync"
+    nothing that was acknowledged."""
     journal_interval: Annotated[float, Field(gt=0), BeforeValidator(seconds)] = JournalOptions().interval_s
     """Between two commits of the journal where it is "interval"."""
     journal_max_bytes: Annotated[int, Field(ge=1 << 20), BeforeValidator(as_bytes)] = JournalOptions().max_bytes

@@ -18,7 +18,8 @@ Databases of the environment (`data.mdb` in the store's directory, beside `repla
 
 A checkpoint first adds blocks and pieces that nothing refers to yet, then in one transaction replaces the head and
 removes the pieces that it no longer names, then the blocks of which no chunk is in the index, and the journal up to it.
-So whatever is cut short leaves the last head whole. All numbers are little-endian. A later version reads this one; `format` tells.
+So whatever is cut short leaves the last head whole. All numbers are little-endian. A later version reads this one;
+`format` tells.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class SumTree:
         """Sets the weights (float64[n]) of distinct slots (int64[n] below the capacity).
 
         Sums follow when they are next asked for, those of many calls at once: between two draws a table is written to
-        by its inserts, its removals and its learner's updates. Calls of 256 at 2^17 slots take 51 us each so, and 162 if
-        each brings the sums up to date.
+        by its inserts, its removals and its learner's updates. Calls of 256 at 2^17 slots take 51 µs each so, and 162
+        if each brings the sums up to date.
         """
         if slots.size == 0:
             return

@@ -83,10 +83,9 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
 
 def busy_service() -> Service:
     """Every kind of table, with parked inserts and parked samples: every key that info can have."""
+    ratio = SampleToInsertRatio(1.0, 1, 2.0)
     tables = [
-        Table("per", selectors.Prioritized(0.5), selectors.Prioritized(1.0), 9, SampleToInsertRatio(1.0, 1, 2.0)).replace(
-            max_bytes=9999
-        ),
+        Table("per", selectors.Prioritized(0.5), selectors.Prioritized(1.0), 9, ratio).replace(max_bytes=9999),
         Table("replay", selectors.Uniform(), selectors.Fifo(), 9, MinSize(5)),
         Table.queue("queue", 1),
     ]
