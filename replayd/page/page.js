@@ -99,7 +99,8 @@ function showTiles(info) {
     say(tiles, `${key}-of`, `${number(info.tables.reduce((total, table) => total + table.limiter[key], 0))} in all`);
   }
   const { resident_bytes: resident, limit_bytes: limit } = info.memory;
-  const growth = info.tables.reduce((total, t) => total + Math.max(0, (t.bytes_when_full ?? t.bytes) - t.bytes), 0);
+  const room = Math.max(0, (info.memory.max_bytes ?? Infinity) - info.memory.held_bytes);
+  const growth = Math.min(room, info.tables.reduce((total, t) => total + Math.max(0, (t.bytes_when_full ?? t.bytes) - t.bytes), 0));
   const [used, ahead] = slot(tiles, "memory-meter").children;
   say(tiles, "memory", bytes(resident));
   width(used, limit ? resident / limit : 0);
