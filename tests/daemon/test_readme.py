@@ -139,6 +139,17 @@ def test_the_examples_of_the_readme_run_and_print_what_they_say(example: str) ->
     assert printed.getvalue().splitlines() == promised
 
 
+def test_every_promise_of_the_readme_names_tests_that_there_are() -> None:
+    section = README.partition("## What replayd promises")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(test_\w+)`", section))
+    sources = [file.read_text() for file in ROOT.glob("tests/**/test_*.py")]
+    there = {name for source in sources for name in re.findall(r"def (test_\w+)", source)}
+    assert len(named) > 30
+    assert named - there == set()
+    rows = [line for line in section.splitlines() if line.startswith("| ") and "**" not in line][1:]
+    assert [row for row in rows if "`test_" not in row and "`tests/" not in row] == []
+
+
 def test_the_links_of_the_readme_lead_somewhere() -> None:
     links = re.findall(r"\]\(([^)#]+)\)", README)
     assert links
