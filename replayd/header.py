@@ -34,8 +34,8 @@ def read_header(frames: Frames) -> Header:
 
 
 def _plain_map(packed: Any) -> Fields | None:
-    """The header as nearly all are, without a map in it or an array in an array: 7 µs where `_any_map` takes 15, since
-    nothing of ours is called for each value. None: it may be anything, and another look must tell.
+    """The header as nearly all are, without a map in it or an array in an array: 8 µs less than `_any_map`, which calls
+    us for each map and looks at every value. None: it may be anything, and another look must tell.
     """
     try:
         fields = msgpack.unpackb(packed, raw=False, ext_hook=_no_extension, **_UNPACKER_LIMITS)

@@ -46,7 +46,7 @@ class _NotPlain(Exception):
 
 
 def _run(messages: Sequence[Message]) -> InsertRun:
-    """All of them, field after field: 6 µs a message, where going through the fields of each takes 35.
+    """All of them, field after field: 21 µs a message of 32, where going through the fields of each takes 35.
 
     Raises _NotPlain and PeerError for the fault of any.
     """

@@ -218,8 +218,8 @@ class Intake:
         slots: Int64s,
         first_slots: Int64s,
     ) -> Int64s:
-        """Bring each stream to where its last message takes it, with one step for all of them: that is 2 µs for one of
-        32 messages, 25 with a step for each.
+        """Bring each stream to where its last message takes it, with one step for all of them: in runs of 32 that
+        saves 27 µs a message of the 66 that they take here with a step for each.
 
         `uids`, `numbers` and `slots` are those of the run's chunks. Completes `first_slots`; returns the slots that the
         streams let go of.
