@@ -148,7 +148,8 @@ class Checkpoints:
         began = self._clock()
         state = frozen(dump_service(self._service, now), _Copies(memory))
         state["journal"] = self._journal.freeze()
-        state["samples"] = frozen(dump_samples(self._service), np.copy) if self._journal.is_on else []
+        if self._journal.is_on:
+            state["samples"] = frozen(dump_samples(self._service), np.copy)
         wanted = self._service.chunks.handover.begin()
         running.held_s = self._clock() - began
         running.frozen_at = now

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from replayd.errors import NotDurable, PeerError
 from replayd.header import Frames
-from replayd.journal_format import REQUEST, TIME_PASSED, TOGETHER, Entries, state_sum
+from replayd.journal_format import READ, READING, REQUEST, TIME_PASSED, TOGETHER, Entries, state_sum
 from replayd.messages import Peer, Reply, Result, Sampled
 from replayd.service import Service
 
@@ -35,8 +35,9 @@ BROKEN_AT = 4
 RETRY_S = 5.0
 """After a checkpoint that was to mend the journal and failed, the next attempt."""
 
-RECORDED = frozenset(("insert", "sample", "update", "reset", "set", "keepalive", "close_stream"))
-"""Operations that change the state: draws count, and the generator moves on; a stream that was heard lives longer."""
+RECORDED = frozenset(("insert", "sample", "update", "reset", "set", "keepalive", "close_stream", "peek"))
+"""Operations that change the state: draws count, and the generator moves on; a stream that was heard lives longer; a
+peek is one more reply that its peer has not read."""
 PROMISES = frozenset(("insert", "update", "reset", "set"))
 """Those whose answer says that something will stay: held back in the mode `sync`."""
 
@@ -89,6 +90,8 @@ class Journal:
         self._open = Entries(0, next_entry)
         self._posted: deque[_Posted] = deque()
         self._has_recorded = False
+        self._then = service.started_at
+        """The last end of a turn."""
         self._frozen = next_entry
         self._frozen_bytes = 0
         self._bytes = 0
@@ -140,8 +143,14 @@ class Journal:
             self._add(now, TOGETHER if goes_on else REQUEST, peer, frames)
             self._has_recorded = True
 
+    def record_read(self, peer: Peer, nbytes: int, replies: int) -> None:
+        """A peer has read so much: that may let samples of it go on."""
+        self._add(self._then, READ, peer, (READING.pack(nbytes, replies),))
+        self._has_recorded = True
+
     def end_turn(self, now: float, *, is_due: bool) -> None:
         """Time has passed, which is an entry if anything came of it."""
+        self._then = now
         if self._has_recorded or is_due:
             self._has_recorded = False
             self._add(now, TIME_PASSED, None, ())
@@ -248,7 +257,9 @@ class Journal:
             self._open = Entries(self._open.epoch + 1, self._next)
         self._post_open()
         self._frozen, self._frozen_bytes = self._next, self._bytes
-        return {"next": self._next, "lease_s": self._service.streams.lease_s, "version": self._service.version}
+        service = self._service
+        settings = {"lease_s": service.streams.lease_s, "max_bytes": service.capacity.max_bytes}
+        return {"next": self._next, "version": service.version, **settings}
 
     def checkpoint_is_durable(self) -> None:
         """The checkpoint that was told `freeze` last is what a start would find, and what the journal goes on from."""

@@ -9,7 +9,8 @@ came (protocol.md), or that time passed. Entries are numbered, and those that fo
   last entry (`state_sum`), 0 for none; u32 0; f64 seconds since 1970 at its end. Then, an entry each: `times` f64[n]
   (the server's clock, in seconds), `frames` u32[n], `peers` u8[n] (how many of these are the peer's: its routing id,
   and an empty one if it is a REQ; 0: it pushed), `kinds` u8[n]; then the size of each frame, u32; then the frames.
-- Kinds: 0 time passed, and what was due was done; 1 a request; 2 a request that was taken together with the one before.
+- Kinds: 0 time passed, and what was due was done; 1 a request; 2 a request that was taken together with the one
+  before; 3 the peer has read replies with payload: a frame with their bytes u64 and their number u32.
 
 The head of the index (`store_format`) names the first entry that its state has not seen, as `index.journal.next`, and
 the samples that waited at that moment. All numbers are little-endian. A later version reads this one.
@@ -36,7 +37,8 @@ VALUE_BYTES = 1 << 20
 ENTRIES_AT_MOST = 1 << 32
 """In one value."""
 
-TIME_PASSED, REQUEST, TOGETHER = 0, 1, 2
+TIME_PASSED, REQUEST, TOGETHER, READ = 0, 1, 2, 3
+READING = struct.Struct("<QI")
 
 _HEAD = struct.Struct("<IBxxxIIIxxxxd")
 _ENTRY_BYTES = 8 + 4 + 1 + 1

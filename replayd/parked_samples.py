@@ -7,7 +7,6 @@ when they are made again: once all has been repeated they are forgotten. Knows n
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from replayd.chunks import ChunkStore
 from replayd.draws import Draws, Pick
+from replayd.messages import Peer
 from replayd.pending import PendingSample
 from replayd.service import Service
 from replayd.state import State
@@ -23,34 +23,57 @@ from replayd.table import Table
 _NUMBERS = ("id", "n", "min_n", "since", "deadline")
 
 
-def dump_samples(service: Service) -> list[State]:
-    """All that wait, in the order in which they came. Peers are tuples of frames."""
-    waiting = sorted((n, request, table) for _, n, request, table in service._deadlines if not request.answered)
-    return [_dump(request, table) for _, request, table in waiting]
+def dump_samples(service: Service) -> State:
+    """All that wait, each table's in their order; who waits until its peer has read; what peers have not read.
+
+    Peers are tuples of frames.
+    """
+    order_of = {id(request): order for _, order, request, _ in service._deadlines if not request.answered}
+    quotas = service._quotas
+    here = [(request, table) for table in service.tables.values() for request in table.pending_samples]
+    return {
+        "waiting": [_dump(request, table, order_of) for request, table in here],
+        "ready": [_dump(request, table, order_of) for request, table in quotas._ready],
+        "held": [_dump(request, table, order_of) for held in quotas._held.values() for request, table in held],
+        "unread": [[_hex(peer), quota.nbytes, quota.replies] for peer, quota in quotas._quotas.items()],
+    }
 
 
-def load_waiting(samples: Iterable[State], table: Table, chunks: ChunkStore, there: NDArray[np.bool_]) -> None:
+def load_waiting(samples: State | None, table: Table, chunks: ChunkStore, there: NDArray[np.bool_]) -> None:
     """Those of this table are parked again, without their deadlines; what is kept for them is held."""
-    for kept in samples:
+    for kept in samples["waiting"] if samples else ():
         if kept["table"] == table.name:
-            peer = tuple(bytes.fromhex(frame) for frame in kept["peer"])
-            request = PendingSample(peer, *(kept[name] for name in _NUMBERS))
+            request = _request(kept)
             request.kept = _draws(kept["kept"], table, chunks, there)
             table.pending_samples.append(request)
 
 
-def wait_again(service: Service, samples: Iterable[State], later_s: float) -> None:
-    """The requests that `load_waiting` has parked have deadlines again."""
-    queues = {name: iter(table.pending_samples) for name, table in service.tables.items()}
-    for kept in samples:
-        if kept["table"] in queues:
-            request = next(queues[kept["table"]])
+def wait_again(service: Service, samples: State | None, later_s: float) -> None:
+    """The requests that `load_waiting` has parked have deadlines again, and the others wait for their peers."""
+    if samples is None:
+        return
+    quotas, tables = service._quotas, service.tables
+    for frames, nbytes, replies in samples["unread"]:
+        quota = quotas.of(_peer(frames))
+        quota.nbytes, quota.replies = nbytes, replies
+    queues = {name: iter(table.pending_samples) for name, table in tables.items()}
+    for where in ("waiting", "ready", "held"):
+        for kept in samples[where]:
+            if kept["table"] not in tables:
+                continue
+            table = tables[kept["table"]]
+            request = next(queues[table.name]) if where == "waiting" else _request(kept)
             request.since += later_s
             request.deadline += later_s
+            request.quota = quotas.of(request.peer)
             service._accounts.open_sample(request.peer)
-            service._parked += 1
-            entry = (request.deadline, service._parked, request, service.tables[kept["table"]])
-            heapq.heappush(service._deadlines, entry)
+            if where != "waiting":
+                request.is_held = True
+                quotas.hold(request.peer, (request, table)) if where == "held" else quotas._ready.append(
+                    (request, table)
+                )
+            heapq.heappush(service._deadlines, (request.deadline, kept["order"], request, table))
+            service._parked = max(service._parked, kept["order"])
 
 
 def forget_peers(service: Service) -> None:
@@ -64,11 +87,11 @@ def forget_peers(service: Service) -> None:
             pending.ticket.askers.clear()
     service._accounts.clear()
     service._deadlines.clear()
-    service.drain()
+    service._quotas.clear()
+    service.drain(are_read=False)
 
 
-def _dump(request: PendingSample, table: Table) -> State:
-    assert isinstance(request.peer, tuple)
+def _dump(request: PendingSample, table: Table, order_of: dict[int, int]) -> State:
     numbers: dict[str, Any] = {name: getattr(request, name) for name in _NUMBERS}
     kept = None
     if request.kept is not None:
@@ -79,7 +102,21 @@ def _dump(request: PendingSample, table: Table) -> State:
             "probabilities": request.kept.probabilities,
             "table_sizes": request.kept.table_sizes,
         }
-    return {"table": table.name, "peer": [frame.hex() for frame in request.peer], **numbers, "kept": kept}
+    order = order_of[id(request)]
+    return {"table": table.name, "peer": _hex(request.peer), "order": order, **numbers, "kept": kept}
+
+
+def _request(kept: State) -> PendingSample:
+    return PendingSample(_peer(kept["peer"]), *(kept[name] for name in _NUMBERS))
+
+
+def _hex(peer: Peer) -> list[str]:
+    assert isinstance(peer, tuple)
+    return [frame.hex() for frame in peer]
+
+
+def _peer(frames: list[str]) -> Peer:
+    return tuple(bytes.fromhex(frame) for frame in frames)
 
 
 def _draws(kept: State | None, table: Table, chunks: ChunkStore, there: NDArray[np.bool_]) -> Draws | None:

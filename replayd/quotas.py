@@ -84,6 +84,12 @@ class Quotas(Generic[Held]):
         if not quota.is_full:
             self._ready += self._held.pop(peer, ())
 
+    def clear(self) -> None:
+        """Nobody has anything unread, and nothing waits."""
+        self._quotas.clear()
+        self._held.clear()
+        self._ready.clear()
+
     def take_ready(self) -> list[Held]:
         """What waits no longer, peer after peer."""
         ready, self._ready = self._ready, []

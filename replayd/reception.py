@@ -35,6 +35,9 @@ class Recorder(Protocol):
     def record(self, peer: Peer, op: str, frames: Frames, now: float, *, goes_on: bool) -> None:
         """A message was accepted. `goes_on`: it was taken together with the one before it."""
 
+    def record_read(self, peer: Peer, nbytes: int, replies: int) -> None:
+        """A peer has read so much of what it was sent, which counts at the next end of a turn."""
+
     def end_turn(self, now: float, *, is_due: bool) -> None:
         """Time has passed. `is_due`: something was to be done by then."""
 
@@ -88,6 +91,12 @@ class Reception:
                 return
         for peer, frames, message in joined:
             self._handle(peer, frames, message, now)
+
+    def read(self, peer: Peer, nbytes: int, replies: int = 1) -> None:
+        """A peer has read so many replies, with so much payload, or will never."""
+        self._service.read(peer, nbytes, replies)
+        if self.recorder is not None:
+            self.recorder.record_read(peer, nbytes, replies)
 
     def end_turn(self, now: float) -> float | None:
         """Let the service do what is due; when the next thing will be, None if there is nothing."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from replayd.journal_format import TIME_PASSED, TOGETHER, count_of, state_sum, unpack
+from replayd.journal_format import READ, READING, TIME_PASSED, TOGETHER, count_of, state_sum, unpack
 from replayd.messages import Peer
 from replayd.reception import Reception
 from replayd.service import Service
@@ -102,7 +102,13 @@ def replay(values: Values, first: int, service: Service, shift_s: float, advance
             then = entry.now + shift_s
             if entry.kind == TIME_PASSED:
                 reception.end_turn(then)
-                service.drain()
+                service.drain(are_read=False)
+            elif entry.kind == READ:
+                try:
+                    service.read(entry.peer, *READING.unpack(entry.frames[0]))
+                except KeyError:
+                    # It was sent something that it is not sent now.
+                    told.differs = True
             else:
                 told.requests += 1
                 together.append((entry.peer, entry.frames))
@@ -112,5 +118,5 @@ def replay(values: Values, first: int, service: Service, shift_s: float, advance
             handle()
             told.differs |= read.sum != state_sum(service)
     handle()
-    service.drain()
+    service.drain(are_read=False)
     return told

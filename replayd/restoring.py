@@ -92,10 +92,10 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
     # Ages go on while no server runs: what happened last happened so long ago.
     away_s = max(0.0, time.time() - (end.wall_s if end else head.saved_at))
     shift_s = now - away_s - (end.clock if end else state["clock"])
-    lease_s = service.streams.lease_s
+    lease_s, max_bytes = service.streams.lease_s, service.capacity.max_bytes
     configured: dict[str, dict[str, Any]] = {}
     if kept is None or end is None:
-        state["samples"] = []
+        state.pop("samples", None)
     else:
         configured = _as_saved(state, service)
     damage = _Damage()
@@ -119,7 +119,7 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         told = replay(store.entries(kept["next"]), kept["next"], service, shift_s, progress.advance)
         _tell_replayed(store, told, away_s, rules)
         forget_peers(service)
-        service.streams.lease_s = lease_s
+        service.streams.lease_s, service.capacity.max_bytes = lease_s, max_bytes
         _as_configured(service, configured, now, rules)
         service.durability.replayed = told.requests
     if not head.clean:
@@ -157,6 +157,7 @@ def _as_saved(state: State, service: Service) -> dict[str, dict[str, Any]]:
     """
     configured = {name: settings_of(table) for name, table in service.tables.items()}
     service.streams.lease_s = state["journal"]["lease_s"]
+    service.capacity.max_bytes = state["journal"]["max_bytes"]
     if state["journal"]["version"] != service.version:
         log.warning(
             "the journal was written by version %s, so it may not be repeated exactly: end a server with a checkpoint "
@@ -183,6 +184,7 @@ def _as_saved(state: State, service: Service) -> dict[str, dict[str, Any]]:
 
 def _as_configured(service: Service, configured: dict[str, dict[str, Any]], now: float, rules: RestoreRules) -> None:
     """The configuration's settings hold again, also where they were changed live."""
+    service.capacity.make_room()
     for name, settings in configured.items():
         table = service.tables[name]
         _change(table, settings)

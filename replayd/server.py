@@ -123,8 +123,8 @@ class Daemon:
                 started_at=time.monotonic(),
                 max_bytes=self._max_bytes,
             )
-            self._unread = Unread(self.service.read)
             self._reception = Reception(self.service, own_frame, self._faults.tell)
+            self._unread = Unread(self._reception.read)
             self._keeper = Keeper(self._store, self.service, self._wake) if self._store else None
             self._watch = Watch(self.service, self._connections, self._faults, self._board, self._manager)
         except (BindError, ValueError, AccessError):

@@ -84,14 +84,14 @@ def load_service(
     loaded = [(service.tables[kept["name"]], kept) for kept in state["tables"] if kept["name"] in service.tables]
     for table, kept in loaded:
         lost = _load_table(table, kept, service.chunks, there, tickets, later_s)
-        load_waiting(state.get("samples", ()), table, service.chunks, there)
+        load_waiting(state.get("samples"), table, service.chunks, there)
         if lost:
             losses.items[table.name] = lost
     held = [held_templates(table) for table in service.tables.values()]
     service.templates.load(state["templates"], make_template, np.concatenate(held))
     service.streams.loaded()
     service.chunks.free_unheld()
-    wait_again(service, state.get("samples", ()), later_s)
+    wait_again(service, state.get("samples"), later_s)
     for table, _ in loaded:
         _check_signature(table, service)
         if reset_limiters:
