@@ -14,9 +14,9 @@ from replayd.errors import Fault, PeerError
 from replayd.header import Frames
 from replayd.insert_reader import cut_large
 from replayd.insert_runs import is_joinable, read_run
-from replayd.messages import Buffer, Insert, Peer
+from replayd.messages import Buffer, Insert, Peer, Set
 from replayd.service import Service
-from replayd.wire import Undecodable, Unread, decode_unread, read
+from replayd.wire import Undecodable, Unread, decode_unread, encode_set, read
 
 
 class Asker(Protocol):
@@ -40,6 +40,13 @@ class Recorder(Protocol):
 
     def end_turn(self, now: float, *, is_due: bool) -> None:
         """Time has passed. `is_due`: something was to be done by then."""
+
+
+class Handler(Protocol):
+    """Who takes requests that the daemon itself has."""
+
+    def handle(self, peer: Peer, op: str, request: Set, now: float) -> PeerError | None:
+        """As `Service.handle`."""
 
 
 class Reception:
@@ -91,6 +98,13 @@ class Reception:
                 return
         for peer, frames, message in joined:
             self._handle(peer, frames, message, now)
+
+    def handle(self, peer: Peer, op: str, request: Set, now: float) -> PeerError | None:
+        """Handle a wish of the daemon's own as if a peer had sent it."""
+        error = self._service.handle(peer, op, request, now)
+        if error is None and self.recorder is not None:
+            self.recorder.record((b"daemon",), op, encode_set(request), now, goes_on=False)
+        return error
 
     def read(self, peer: Peer, nbytes: int, replies: int = 1) -> None:
         """A peer has read so many replies, with so much payload, or will never."""

@@ -16,7 +16,7 @@ from replayd.config_choices import PrioritizedSelector
 from replayd.config_faults import ConfigError
 from replayd.config_model import SECTIONS, Config, TableConfig
 from replayd.messages import Set
-from replayd.service import Service
+from replayd.reception import Handler
 
 log = logging.getLogger("replayd")
 
@@ -37,7 +37,7 @@ class Reloader:
         self._level = running.log.level
         self._settings = {table.name: live_settings(table) for table in running.table}
 
-    def __call__(self, service: Service, now: float) -> None:
+    def __call__(self, service: Handler, now: float) -> None:
         """Read the settings, and change what can change."""
         config = self._readable()
         if config is None:
@@ -73,7 +73,7 @@ class Reloader:
             log.log(logging.getLogger().level, "log.level is %s now", self._level)
             yield "log.level"
 
-    def _change_tables(self, config: Config, service: Service, now: float) -> Iterator[str]:
+    def _change_tables(self, config: Config, service: Handler, now: float) -> Iterator[str]:
         for table in config.table:
             if table.name not in self._settings:
                 continue

@@ -33,7 +33,7 @@ from replayd.keeper import Keeper, StoreOptions
 from replayd.limits import LEASE_S, REPLY_BYTES
 from replayd.messages import Failed, Peeked, Peer, Reply, Sampled
 from replayd.notify import Manager
-from replayd.reception import Reception
+from replayd.reception import Handler, Reception
 from replayd.service import Service
 from replayd.sockets import address_of, bound, own_frame, received
 from replayd.table import Table
@@ -71,7 +71,7 @@ class Daemon:
         trimmer: Trimmer | None = None,
         store: StoreOptions | None = None,
         board: Board | None = None,
-        reload: Callable[[Service, float], None] | None = None,
+        reload: Callable[[Handler, float], None] | None = None,
         manager: Manager | None = None,
         fds: Mapping[str, int] | None = None,
         max_bytes: int | None = None,
@@ -279,7 +279,7 @@ class Daemon:
                     if self._gate:
                         self._gate.reload()
                     if self._reload:
-                        self._reload(self.service, now)
+                        self._reload(self._reception, now)
                     else:
                         log.warning("SIGHUP changes no settings: there is no file of them; `replayd set` changes many")
             self._unread.look(now)

@@ -196,6 +196,12 @@ _READERS: dict[str, Callable[[int, Header, Frames], Request]] = {
 assert list(_READERS) == list(OPS)
 
 
+def encode_set(request: Set) -> list[bytes]:
+    """The frames of a request of the daemon's own, as a peer would have sent it."""
+    fields: Fields = {"v": VERSION, "op": "set", "id": request.id, "table": request.table, "changes": request.changes}
+    return [_pack(fields)]
+
+
 # --- replies ----------------------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from replayd.journal import Journal, JournalOptions
 from replayd.journal_format import REQUEST, TIME_PASSED, TOGETHER, VALUE_BYTES, Entries, count_of, pack, unpack
 from replayd.keeper import Keeper, StoreOptions
 from replayd.limits import UNREAD_REPLIES
-from replayd.messages import Checkpoint, Failed, KeepAlive, Peeked, Result, Sampled
+from replayd.messages import Checkpoint, Failed, KeepAlive, Peeked, Result, Sampled, Set
 from replayd.parked import dump_parked
 from replayd.parked_samples import forget_peers
 from replayd.reception import Reception
@@ -406,3 +406,15 @@ def test_while_the_disk_is_behind_nothing_more_is_read(tmp_path: Path, monkeypat
         live.settle(time.monotonic())
         assert not live.keeper.is_behind
         assert live.journal.age_s(time.monotonic()) == 0
+
+
+def test_settings_that_the_daemon_itself_changes_are_repeated_too(tmp_path: Path) -> None:
+    writer = StreamWriter()
+    with Journaled(tmp_path, [fifo()]) as live:
+        ask(live, inserted(writer, 5))
+        assert live.reception.handle((), "set", Set(0, "t", {"max_size": 2}), time.monotonic()) is None
+        ask(live)
+        live.settle(time.monotonic())
+    with Journaled(tmp_path, [fifo()]) as again:
+        assert contents(again.service) == [3, 4]
+        assert again.service.tables["t"].max_size == 1000
