@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from replayd.insert_reader import cut_large
 from replayd.limits import SMALL_PAYLOAD_BYTES
 from replayd.messages import ChunkBatch
-from replayd.server import _own_frame
+from replayd.sockets import own_frame
 
 SIZES = st.one_of(
     st.sampled_from([0, 1, SMALL_PAYLOAD_BYTES - 1, SMALL_PAYLOAD_BYTES, 3 * SMALL_PAYLOAD_BYTES]), st.integers(0, 300)
@@ -52,7 +52,7 @@ def test_every_payload_is_found_and_large_ones_are_alone(packed: list[list[int]]
 
 def test_a_payload_of_its_own_does_not_keep_the_message_alive() -> None:
     message = np.arange(100_000, dtype=np.uint8)
-    frame = _own_frame(memoryview(message)[1000:41_000])
+    frame = own_frame(memoryview(message)[1000:41_000])
     assert bytes(frame) == message[1000:41_000].tobytes()
     reference = weakref.ref(message)
     del message
