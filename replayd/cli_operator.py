@@ -243,7 +243,8 @@ def set_(table: str, changes: dict[str, Any], address: str, timeout_s: float, as
     """Change settings of TABLE while it runs, all or none; without any, show them.
 
     Keys: max_size, max_times_sampled, max_bytes (such as 4GiB), when_full (evict, block or reject), samples_per_insert,
-    min_size_to_sample, min_diff and max_diff ("unlimited" for no bound, as of max_bytes), priority_exponent, paused_inserts and paused_samples (yes or no). They last until the daemon ends.
+    min_size_to_sample, min_diff and max_diff ("unlimited" for no bound, as of max_bytes), priority_exponent,
+    paused_inserts and paused_samples (yes or no). They last until the daemon ends.
 
     \b
     Examples:
