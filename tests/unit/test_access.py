@@ -58,18 +58,18 @@ def test_an_allow_list_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert read_allowed(tmp_path / "allowed.toml") == holders
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "not toml",
-        "a = 1",
-        "[a]\nkey = 'short'\nroles = ['actor']",
-        f"[a]\nkey = '{KEYS[0]}'\nroles = []",
-        f"[a]\nkey = '{KEYS[0]}'\nroles = ['king']",
-        f"[a]\nkey = '{KEYS[0]}'\nroles = ['actor']\ncolour = 'red'",
-        f"[a]\nkey = '{KEYS[0]}'\nroles = ['actor']\n[b]\nkey = '{KEYS[0]}'\nroles = ['actor']",
-    ],
-)
+FAULTY = {
+    "no toml": "not toml",
+    "no section": "a = 1",
+    "no key": "[a]\nkey = 'short'\nroles = ['actor']",
+    "no roles": f"[a]\nkey = '{KEYS[0]}'\nroles = []",
+    "no such role": f"[a]\nkey = '{KEYS[0]}'\nroles = ['king']",
+    "no such field": f"[a]\nkey = '{KEYS[0]}'\nroles = ['actor']\ncolour = 'red'",
+    "one key twice": f"[a]\nkey = '{KEYS[0]}'\nroles = ['actor']\n[b]\nkey = '{KEYS[0]}'\nroles = ['actor']",
+}
+
+
+@pytest.mark.parametrize("text", FAULTY.values(), ids=FAULTY)
 def test_an_allow_list_with_a_fault_is_refused_whole(tmp_path: Path, text: str) -> None:
     (tmp_path / "allowed.toml").write_text(text)
     with pytest.raises(AccessError, match=r"allowed\.toml"):
