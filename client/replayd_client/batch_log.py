@@ -140,7 +140,7 @@ class BatchLog:
         self._chunks += count
         self._last_steps = rows.steps
         self._bytes_in += [
-            column.bytes_in(array[part].reshape(-1, *column.shape), None)
+            column.bytes_in(array[part].reshape(count * rows.steps, *column.shape), None)
             for column, array in zip(rows.schema.columns, rows.arrays, strict=True)
         ]
         records = np.frombuffer(packed_records, BLOB_RECORD).reshape(count, -1)

@@ -170,7 +170,8 @@ class VectorBuffer:
     def column(self, number: int) -> NDArray[Any]:
         """A column's rows by `EpisodeRows.source`, [slots · N, *shape]: a view."""
         array = self._arrays[number]
-        return array.reshape(-1, *array.shape[2:])
+        # Not -1, which numpy cannot find out where a row holds nothing.
+        return array.reshape(self.slots * self.num_envs, *array.shape[2:])
 
     def row_cell_bytes(self, source: Ints) -> Ints:
         """Bytes that the bytes and str of these rows take in chunks."""
