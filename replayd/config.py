@@ -91,8 +91,14 @@ def read_config(
 
 
 def build_tables(config: Config) -> list[Table]:
-    """Make the tables that the configuration describes, empty, in its order."""
-    return [table.build() for table in config.table]
+    """Make the tables that the configuration describes, empty, in its order.
+
+    Raises ConfigError for an extension that could be made when the settings were checked, and cannot any more.
+    """
+    try:
+        return [table.build() for table in config.table]
+    except ValueError as error:
+        raise ConfigError([Fault(str(error))]) from error
 
 
 # --- what people write ------------------------------------------------------------------------------------------------

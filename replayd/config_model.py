@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -20,7 +21,7 @@ from replayd.extensions import InsertOnSample, PriorityDiffusion
 from replayd.journal import JournalOptions
 from replayd.limits import CHECKPOINT_INTERVAL_S, LEASE_S, NAME_BYTES
 from replayd.table import Table
-from replayd.table_arguments import check_extensions_together
+from replayd.table_arguments import check_extension, check_extensions_together
 from replayd_client.specs import TensorSpec
 from replayd_client.structure import Structure
 
@@ -79,7 +80,7 @@ class ExtensionConfig(Section):
     """What its class takes."""
 
     def build(self) -> object:
-        """Make the extension; what its class says about the options becomes a fault of the configuration."""
+        """Make the extension. Raises ValueError for whatever is wrong, also if foreign code raised it."""
         kind = _SHIPPED_EXTENSIONS.get(self.type)
         if kind is None:
             module, colon, name = self.type.partition(":")
@@ -87,19 +88,36 @@ class ExtensionConfig(Section):
                 raise ValueError(
                     f"expected {', '.join(_SHIPPED_EXTENSIONS)} or package.module:Class, got {self.type!r}"
                 )
-            try:
+            with self._foreign(" cannot be loaded"):
                 kind = getattr(import_module(module), name)
-            except (ImportError, AttributeError) as error:
-                raise ValueError(f"extension {self.type!r} cannot be loaded: {error}") from error
+        with self._foreign(""):
+            made = kind(**self.options)
+            check_extension(made)
+        return made
+
+    @contextmanager
+    def _foreign(self, what: str) -> Iterator[None]:
+        """Make a fault of the configuration of whatever foreign code raises: a SystemExit must not end us, either."""
         try:
-            return kind(**self.options)
-        except TypeError as error:
-            raise ValueError(f"extension {self.type!r}: {error}") from error
+            yield
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise ValueError(f"extension {self.type!r}{what}: {_told(error)}") from error
 
     @model_validator(mode="after")
     def _judge(self) -> Self:
         self.build()
         return self
+
+
+def _told(error: BaseException) -> str:
+    """What foreign code raised, on one line; its text is foreign code too."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 _SHIPPED_EXTENSIONS: dict[str, Callable[..., object]] = {
@@ -165,7 +183,7 @@ class TableConfig(Section):
         return self
 
     def build(self) -> Table:
-        """Make the table, empty."""
+        """Make the table, empty. Raises ValueError for an extension that can be made no more."""
         return Table(
             self.name,
             sampler=self.sampler.build(),
@@ -173,11 +191,18 @@ class TableConfig(Section):
             max_size=self.max_size,
             rate_limiter=self.limiter.build(),
             max_times_sampled=self.max_times_sampled,
-            extensions=[extension.build() for extension in self.extensions],
+            extensions=self.build_extensions(),
             signature=None if self.signature is None else _signature(self.signature),
             max_bytes=self.max_bytes,
             when_full=self.when_full,
         )
+
+    def build_extensions(self) -> list[object]:
+        """Make the table's extensions, new ones each time. Raises ValueError that names the table."""
+        try:
+            return [extension.build() for extension in self.extensions]
+        except ValueError as error:
+            raise ValueError(f"table {self.name!r}: {error}") from error
 
     def __str__(self) -> str:
         draws = "any number of draws" if self.max_times_sampled == 0 else f"at most {self.max_times_sampled} draw(s)"
@@ -347,7 +372,7 @@ class Config(Section):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"tables are named twice: {', '.join(map(repr, twice))}")
-        check_extensions_together({table.name: [each.build() for each in table.extensions] for table in self.table})
+        check_extensions_together({table.name: table.build_extensions() for table in self.table})
         return self
 
 

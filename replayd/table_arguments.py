@@ -28,16 +28,26 @@ def check_extensions(name: str, extensions: Any) -> tuple[Any, ...]:
         raise TypeError(f"table {name!r}: extensions must be a sequence of objects, got {extensions!r}")
     found = tuple(extensions)
     for extension in found:
-        if isinstance(extension, type):
-            raise TypeError(f"table {name!r}: {extension!r} is a class; did you mean {extension.__name__}()?")
-        hooks = [getattr(extension, hook) for hook in HOOKS if hasattr(extension, hook)]
-        if not hooks or not all(callable(hook) for hook in hooks):
-            raise TypeError(f"table {name!r}: an extension has methods of {', '.join(HOOKS)}; got {extension!r}")
-        waiting = [hook.__name__ for hook in hooks if inspect.iscoroutinefunction(hook)]
-        if waiting:
-            raise TypeError(f"table {name!r}: {waiting[0]} of {extension!r} is async; nobody would await it")
-        _copies_to(name, extension)
+        try:
+            check_extension(extension)
+        except TypeError as error:
+            raise TypeError(f"table {name!r}: {error}") from None
     return found
+
+
+def check_extension(extension: Any) -> None:
+    """Raise TypeError for an object that is no extension. Looking at it may run foreign code, and raise whatever."""
+    if isinstance(extension, type):
+        raise TypeError(f"{extension!r} is a class; did you mean {extension.__name__}()?")
+    hooks = {name: getattr(extension, name) for name in HOOKS if hasattr(extension, name)}
+    if not hooks or not all(callable(hook) for hook in hooks.values()):
+        raise TypeError(f"an extension has methods of {', '.join(HOOKS)}; got {extension!r}")
+    for name, hook in hooks.items():
+        if inspect.iscoroutinefunction(hook) or inspect.isasyncgenfunction(hook):
+            raise TypeError(f"{name} of {extension!r} is async; nobody would await it")
+        if inspect.isgeneratorfunction(hook):
+            raise TypeError(f"{name} of {extension!r} is a generator; nobody would go through it")
+    _copies_to(extension)
 
 
 def anew(name: str, extensions: Sequence[Any]) -> list[Any]:
@@ -66,7 +76,7 @@ def check_extensions_together(extensions: Mapping[str, Sequence[Any]]) -> None:
             other = users.setdefault(id(extension), table)
             if other != table:
                 raise ValueError(f"tables {other!r} and {table!r} share one {kind}: an extension serves one table")
-            for target in _copies_to(table, extension):
+            for target in _copies_to(extension):
                 if target not in extensions:
                     known = ", ".join(map(repr, extensions))
                     raise ValueError(
@@ -74,11 +84,11 @@ def check_extensions_together(extensions: Mapping[str, Sequence[Any]]) -> None:
                     )
 
 
-def _copies_to(name: str, extension: Any) -> tuple[str, ...]:
+def _copies_to(extension: Any) -> tuple[str, ...]:
     """The tables that an extension says it copies to; they are what may be checked before the first copy."""
     named = getattr(extension, "copies_to", ())
     if not isinstance(named, tuple | list) or not all(isinstance(table, str) for table in named):
-        raise TypeError(f"table {name!r}: copies_to of {extension!r} must be a sequence of names, got {named!r}")
+        raise TypeError(f"copies_to of {extension!r} must be a sequence of names, got {named!r}")
     return tuple(named)
 
 

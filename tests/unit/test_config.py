@@ -421,54 +421,6 @@ def test_the_example_at_the_head_of_the_module_is_a_configuration() -> None:
     assert config.table[0].name == "replay"
 
 
-EXTENDED = """
-[[table]]
-name = "replay"
-extensions = [
-    { type = "priority_diffusion", options = { decay = 0.25, distance = 2 } },
-    { type = "insert_on_sample", options = { to = "seen" } },
-    { type = "collections:Counter" },
-]
-[[table]]
-name = "seen"
-"""
-
-
-def test_extensions_are_made_from_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "replayd.toml"
-    path.write_text(EXTENDED)
-    table, _ = read_config(str(path)).table
-    names = [type(extension.build()).__name__ for extension in table.extensions]
-    assert names == ["PriorityDiffusion", "InsertOnSample", "Counter"]
-
-
-@pytest.mark.parametrize(
-    ("extension", "said"),
-    [
-        ('{ type = "priority_diffusion", options = { decay = 7 } }', "decay must be in (0, 1]"),
-        ('{ type = "priority_diffusion", options = { speed = 1 } }', "speed"),
-        ('{ type = "insert_on_sample" }', "to"),
-        ('{ type = "nonesuch" }', "package.module:Class"),
-        ('{ type = "nonesuch.module:Class" }', "cannot be loaded"),
-        ('{ type = "collections:Nonesuch" }', "cannot be loaded"),
-    ],
-)
-def test_an_extension_that_cannot_be_made_is_a_fault_of_the_configuration(
-    tmp_path: Path, extension: str, said: str
-) -> None:
-    path = tmp_path / "replayd.toml"
-    path.write_text(f'[[table]]\nname = "replay"\nextensions = [{extension}]\n')
-    with pytest.raises(ConfigError) as caught:
-        read_config(str(path))
-    assert "extensions.0" in str(caught.value)
-    assert said in str(caught.value)
-
-
-def test_a_key_that_an_extension_does_not_have_is_told(write: Any) -> None:
-    told = problems(write('[[table]]\nname = "t"\nextensions = [{ type = "priority_diffusion", optoins = {} }]\n'))
-    assert told == ["table 't': extensions.0: unknown key 'optoins'; did you mean 'options'?"]
-
-
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
