@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,12 @@ class TableAccess:
         """Keys [n, 2 · distance] of the items inserted just before and just behind each of these by the same stream.
 
         The farthest one before comes first, then in order of insertion; 0 where there is none within NEIGHBOUR_REACH.
+        Raises ValueError for a `distance` outside 1 to NEIGHBOUR_REACH, since no neighbour is farther, TypeError for one
+        that is no integer.
         """
+        distance = index(distance)
+        if not 1 <= distance <= NEIGHBOUR_REACH:
+            raise ValueError(f"distance must be between 1 and {NEIGHBOUR_REACH}, got {distance}")
         slots = self._items.find(keys)
         found = np.zeros((len(keys), 2 * distance), np.uint64)
         here = slots != NOT_FOUND
@@ -99,14 +105,11 @@ class TableAccess:
         before, behind = self._items.around(keys[here], NEIGHBOUR_REACH)
         own = stream[slots[here]][:, None]
         rows = np.flatnonzero(here)
-        for side, columns in ((before, range(distance - 1, -1, -1)), (behind, range(distance, 2 * distance))):
+        for side, first, step in ((before, distance, -1), (behind, distance - 1, 1)):
             same = (side != NOT_FOUND) & (stream[side] == own)
             rank = np.cumsum(same, axis=1)
-            for d, column in enumerate(columns, 1):
-                hit = same & (rank == d)
-                has = hit.any(axis=1)
-                nearest = side[np.arange(len(side)), hit.argmax(axis=1)]
-                found[rows[has], column] = self._items.key[nearest[has]]
+            row, place = np.nonzero(same & (rank <= distance))
+            found[rows[row], first + step * rank[row, place]] = self._items.key[side[row, place]]
         return found
 
     def set_priorities(self, keys: Any, priorities: Any) -> None:

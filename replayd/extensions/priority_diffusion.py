@@ -7,6 +7,8 @@ neighbour at distance d moves towards the updated priority by `decay` ** d; the 
 
 from __future__ import annotations
 
+from operator import index
+
 import numpy as np
 
 from replayd.hooks import ItemsView, TableAccess
@@ -18,12 +20,14 @@ class PriorityDiffusion:
     """`decay` in (0, 1] a step, over `distance` items on either side. An item reached more than once takes the largest
     value.
 
-    Items named in the update itself keep what the update gave them. Raises ValueError for values out of range.
+    Items named in the update itself keep what the update gave them. Raises ValueError for values out of range,
+    TypeError for a `distance` that is no integer.
     """
 
     def __init__(self, decay: float = 0.5, distance: int = 1) -> None:
         if not 0.0 < decay <= 1.0:
             raise ValueError(f"decay must be in (0, 1], got {decay!r}")
+        distance = index(distance)
         if not 1 <= distance <= DISTANCE_MAX:
             raise ValueError(f"distance must be between 1 and {DISTANCE_MAX}, got {distance!r}")
         self._distance = distance

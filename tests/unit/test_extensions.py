@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from replayd import rate_limiters
 from replayd.extensions import InsertOnSample, ItemsView, PriorityDiffusion, TableAccess
+from replayd.hooks import NEIGHBOUR_REACH
 from replayd.limits import WISH_ROUNDS
 from replayd.messages import Info, Reset, Sample, Update
 from replayd.service import Service
@@ -159,6 +161,67 @@ def test_a_wish_for_a_bad_priority_is_its_extensions_fault(made: list[Service]) 
     ask(s, StreamWriter().insert([b"a"], [(0, 1)]))
     assert priorities(s.tables["t"]) == {1: 1.0}
     assert s.tables["t"].hooks.faults == 1
+
+
+# --- neighbours -------------------------------------------------------------------------------------------------------
+
+
+def neighbours_by_hand(table: Table, keys: list[int], distance: int) -> list[list[int]]:
+    """One item after the other, as the contract says it."""
+    order = table.items.in_order()
+    order_keys = table.items.key[order].tolist()
+    streams = table._chunks.stream[table.items.chunk[order]].tolist()
+    found = []
+    for key in keys:
+        row = [0] * (2 * distance)
+        if key in order_keys:
+            at = order_keys.index(key)
+            near = range(max(at - NEIGHBOUR_REACH, 0), min(at + NEIGHBOUR_REACH + 1, len(order_keys)))
+            own = [order_keys[i] for i in near if streams[i] == streams[at]]
+            here = own.index(key)
+            before, behind = own[max(here - distance, 0) : here], own[here + 1 : here + 1 + distance]
+            row[distance - len(before) : distance + len(behind)] = before + behind
+        found.append(row)
+    return found
+
+
+@pytest.mark.parametrize("distance", [1, 2, 16, NEIGHBOUR_REACH])
+def test_neighbours_are_the_nearest_of_the_same_stream_within_reach(made: list[Service], distance: int) -> None:
+    rng = random.Random(distance)
+    made.append(s := service(fifo(max_size=400)))
+    writers = [StreamWriter(bytes([i]) * 16) for i in range(3)]
+    for _ in range(150):
+        writer = rng.choice(writers[: rng.choice((1, 3))])
+        first, n = writer.next_chunk, rng.randint(1, 5)
+        ask(s, writer.insert([b"a"] * n, [(first + i, 1) for i in range(n)]))
+    table = s.tables["t"]
+    ask(s, Update(1, "t", NO_KEYS, np.zeros(0), np.array(rng.sample(range(1, 500), 60), np.uint64)))
+    keys = rng.sample(range(1, 520), 100)
+    found = table.hooks.access.neighbours(np.array(keys, np.uint64), distance)
+    assert found.tolist() == neighbours_by_hand(table, keys, distance)
+
+
+@pytest.mark.parametrize("distance", [0, -1, NEIGHBOUR_REACH + 1, 10**6, 10**30])
+def test_neighbours_farther_than_the_reach_are_refused(made: list[Service], distance: int) -> None:
+    class Greedy:
+        def on_update(self, access: TableAccess, items: ItemsView) -> None:
+            access.neighbours(items.keys, distance)
+
+    made.append(s := service(fifo(extensions=[Greedy()])))
+    ask(s, StreamWriter().insert([b"a"], [(0, 1)]))
+    ask(s, update("t", k1=2.0))
+    assert [str(fault.error) for fault in s.faults] == [f"distance must be between 1 and 128, got {distance}"]
+    assert priorities(s.tables["t"]) == {1: 2.0}
+
+
+def test_a_distance_is_an_integer_of_any_kind(made: list[Service]) -> None:
+    made.append(s := service(fifo()))
+    ask(s, StreamWriter().insert([b"a"] * 3, [(0, 1), (1, 1), (2, 1)]))
+    access, keys = s.tables["t"].hooks.access, np.array([2], np.uint64)
+    assert access.neighbours(keys, np.int32(1)).tolist() == [[1, 3]]
+    for distance in (1.0, "1", None):
+        with pytest.raises(TypeError):
+            access.neighbours(keys, distance)  # type: ignore[arg-type]
 
 
 # --- priority diffusion -----------------------------------------------------------------------------------------------
