@@ -90,8 +90,8 @@ class TableAccess:
         """Keys [n, 2 · distance] of the items inserted just before and just behind each of these by the same stream.
 
         The farthest one before comes first, then in order of insertion; 0 where there is none within NEIGHBOUR_REACH.
-        Raises ValueError for a `distance` outside 1 to NEIGHBOUR_REACH, since no neighbour is farther, TypeError for one
-        that is no integer.
+        Raises ValueError for a `distance` outside 1 to NEIGHBOUR_REACH: no neighbour is farther; TypeError for one that
+        is no integer.
         """
         distance = index(distance)
         if not 1 <= distance <= NEIGHBOUR_REACH:
