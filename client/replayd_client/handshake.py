@@ -29,6 +29,10 @@ _NO_ZEROMQ = "what listens there does not speak ZeroMQ"
 _NO_ROUTER = "something answers there, but does not speak as a ROUTER"
 """libzmq ends a handshake with a socket of another kind by hanging up, and says no more of it."""
 
+HANG_UPS = 3
+"""In a handshake with keys, which are no accident any more: a server that stops or starts hangs up once. libzmq does so
+with whoever does not know the server's key, and says nothing."""
+
 _KEY_REFUSED = 400
 """What the gate of a replayd answers for a key that it does not know."""
 
@@ -46,6 +50,8 @@ class Handshake:
         self._address = address
         self._keys = keys
         self._connected = self._shook_hands = False
+        self._hang_ups = 0
+        """In handshakes, since there last was a session."""
 
     def began(self) -> None:
         """Another socket is being connected."""
@@ -55,7 +61,7 @@ class Handshake:
 
     def greeted(self) -> None:
         """There is a session."""
-        self.attempts = 0
+        self.attempts = self._hang_ups = 0
 
     @property
     def is_without_answer(self) -> bool:
@@ -67,11 +73,6 @@ class Handshake:
         attempts = f"{self.attempts} attempt{'s' if self.attempts != 1 else ''}"
         trouble = f"{self.trouble} (waited {waited_s:.1f} s, {attempts})"
         if self.trouble == _NO_ROUTER:
-            if self._keys is not None:
-                return (
-                    f"no session with {self._address}: {trouble}. Is the server's key in the key file of "
-                    f"{self._keys.name!r} still the right one, and is this the port for clients?"
-                )
             return f"no port for clients at {self._address}: {trouble}. Is this the ingest port?"
         return f"no replayd at {self._address}: {trouble}. Is replayd running there, and is this its port for clients?"
 
@@ -97,6 +98,13 @@ class Handshake:
                 self.trouble = "the connection was lost"
             elif self.trouble != _NO_ZEROMQ and self.denied is None:
                 self.trouble = _NO_ROUTER
+                self._hang_ups += 1
+                if self._keys is not None and self._hang_ups >= HANG_UPS:
+                    self._deny(
+                        f"it hangs up whenever {self._keys.name!r} shows its key: the server's own key, which the key "
+                        "file has too, is another one by now (`replayd keys generate` there makes a new file), or this "
+                        "is not its port for clients"
+                    )
         elif event & _LOST:
             self.trouble = _NO_ZEROMQ
         elif event == zmq.EVENT_CONNECT_RETRIED:

@@ -126,6 +126,14 @@ def test_a_key_that_the_server_does_not_know_is_told_at_once(door: Doorkeeper, t
     assert "refused a connection" in door.daemon.output()
 
 
+def test_a_file_with_another_servers_key_is_told_at_once(door: Doorkeeper, tmp_path: Path) -> None:
+    elsewhere = door.generate("wanderer", "admin", directory=tmp_path)
+    with door.client(elsewhere) as client:
+        for ask in ASKED.values():
+            with pytest.raises(AccessDeniedError, match="hangs up"):
+                ask(client)
+
+
 def test_a_revoked_key_is_good_for_nothing_on_any_connection(door: Doorkeeper) -> None:
     file = door.generate("leaver", "admin")
     door.reload()
