@@ -325,10 +325,10 @@ def chi_square(counts, expected):
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-@pytest.mark.parametrize("size", [2, 5, 1000])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("make", RANDOM)
 def test_frequencies_fit_the_probabilities(make, size):
-    """Chi-square below its mean plus five standard deviations; the generator's seed is fixed."""
+    """Chi-square at most its mean plus five standard deviations, of one slot 0; the generator's seed is fixed."""
     rng = np.random.default_rng(100)
     priorities = rng.random(size) + 0.5
     selector = filled(make, priorities)
@@ -337,7 +337,7 @@ def test_frequencies_fit_the_probabilities(make, size):
     exponent = selector.describe().get("priority_exponent", 0.0)
     expected = n * priorities**exponent / (priorities**exponent).sum()
     freedom = size - 1
-    assert chi_square(np.bincount(slots, minlength=size), expected) < freedom + 5 * math.sqrt(2 * freedom)
+    assert chi_square(np.bincount(slots, minlength=size), expected) <= freedom + 5 * math.sqrt(2 * freedom)
 
 
 @pytest.mark.parametrize("make", RANDOM)
