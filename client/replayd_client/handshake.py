@@ -73,7 +73,7 @@ class Handshake:
         attempts = f"{self.attempts} attempt{'s' if self.attempts != 1 else ''}"
         trouble = f"{self.trouble} (waited {waited_s:.1f} s, {attempts})"
         if self.trouble == _NO_ROUTER:
-            return f"no port for clients at {self._address}: {trouble}. Is this the ingest port?"
+            return f"no port for clients at {self._address}: {trouble}. Is this the ingest port, or does it want a key?"
         return f"no replayd at {self._address}: {trouble}. Is replayd running there, and is this its port for clients?"
 
     def take(self, message: list[bytes]) -> bool:
@@ -102,8 +102,8 @@ class Handshake:
                 if self._keys is not None and self._hang_ups >= HANG_UPS:
                     self._deny(
                         f"it hangs up whenever {self._keys.name!r} shows its key: the server's own key, which the key "
-                        "file has too, is another one by now (`replayd keys generate` there makes a new file), or this "
-                        "is not its port for clients"
+                        "file has too, is another one by now (`replayd keys generate` there makes a new file), or it "
+                        "takes no keys, or this is not its port for clients"
                     )
         elif event & _LOST:
             self.trouble = _NO_ZEROMQ
