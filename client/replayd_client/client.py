@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
@@ -15,25 +13,23 @@ from numpy.typing import NDArray
 from replayd_client import inspection
 from replayd_client.arguments import checked_flag, checked_integer, checked_table, checked_timeout
 from replayd_client.batch_rows import priorities_of, rows_of_batch, rows_of_step
-from replayd_client.bulk import BatchSenders
+from replayd_client.client_parts import ClientParts
 from replayd_client.codecs import WriterCodec
 from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.dataset import Dataset, plan_of
+from replayd_client.errors import ReplaydError
 from replayd_client.inspection import Checkpointed, Peeked, SetResult, Why
-from replayd_client.item_core import ItemCore
 from replayd_client.keys import read_keys
 from replayd_client.lookahead import PrefetchBatches
-from replayd_client.pacer import Pacer
-from replayd_client.pool import ConnectionPool, endpoint_of
+from replayd_client.pool import endpoint_of
 from replayd_client.prefetcher import Plan
 from replayd_client.sampling import SampleBatch, batch_decoder, sample_batch, samples
 from replayd_client.sender import deadline_after
 from replayd_client.server_info import TableInfo, table_infos
-from replayd_client.signatures import TableDirectory
 from replayd_client.trajectory_writer import TrajectoryWriter
 from replayd_client.updates import MutateResult, mutate
 from replayd_client.writer import Writer
-from replayd_client.writer_core import CLOSE_TIMEOUT_MS, WriterCore
+from replayd_client.writer_core import CLOSE_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from replayd_client.batch_writer import BatchWriter
@@ -55,19 +51,15 @@ class Client:
     too; writers are for one thread and one process. Every call ends: with a result, or at its deadline (`timeout_ms`,
     default 60 s, None for ever) with DeadlineExceededError, which says who must act, or ConnectionLostError. Pickles to
     its address and key file (which has the keys that a server may want, see `replayd keys`; by default
-    REPLAYD_KEY_FILE). Raises DataError for what is no address, or no such file. A context manager.
+    REPLAYD_KEY_FILE). Raises DataError for what is no address, or no such file. A context manager. Every call that
+    asks a server raises AccessDeniedError for what the keys do not allow, and ClosedError after `close`.
     """
 
     def __init__(self, server_address: str, key_file: str | None = None) -> None:
         self._address = server_address
         self._key_file = key_file
-        self._pool = ConnectionPool(endpoint_of(server_address), read_keys(key_file))
-        self._pacer = Pacer()
-        self._directory = TableDirectory(self._pool)
-        self._batches = BatchSenders(self._pool, self._pacer, self._directory)
-        self._writers: weakref.WeakSet[WriterCore] = weakref.WeakSet()
-        self._datasets: weakref.WeakSet[Dataset[Any]] = weakref.WeakSet()
-        _CLIENTS.add(self)
+        self._parts = parts = ClientParts(endpoint_of(server_address), read_keys(key_file))
+        self._pool, self._pacer, self._directory = parts.pool, parts.pacer, parts.directory
 
     @property
     def server_address(self) -> str:
@@ -95,7 +87,7 @@ class Client:
         open was sent and may or may not have been applied; this client goes on delivering it exactly once while it is
         open itself, so it must not be inserted again. What was not sent never will be.
         """
-        self._batches.insert(rows_of_step(data), priorities_of(priorities, 1), codec, deadline_after(timeout_ms))
+        self._parts.batches.insert(rows_of_step(data), priorities_of(priorities, 1), codec, deadline_after(timeout_ms))
 
     def insert_batch(
         self,
@@ -111,7 +103,9 @@ class Client:
         several tables. Large batches travel as several messages. `codec` as for `writer`. Raises as `insert` does.
         """
         rows = rows_of_batch(data)
-        keys = self._batches.insert(rows, priorities_of(priorities, rows.count), codec, deadline_after(timeout_ms))
+        keys = self._parts.batches.insert(
+            rows, priorities_of(priorities, rows.count), codec, deadline_after(timeout_ms)
+        )
         return next(iter(keys.values())) if len(keys) == 1 else keys
 
     def batch_writer(
@@ -121,7 +115,7 @@ class Client:
         from replayd_client.batch_writer import BatchWriter
 
         writer = BatchWriter(self._pool, self._pacer, self._directory, codec, timeout_ms)
-        self._writers.add(writer.core)
+        self._parts.writers.add(writer.core)
         return writer
 
     def writer(
@@ -143,7 +137,7 @@ class Client:
         max_sequence_length = checked_integer("max_sequence_length", max_sequence_length, 1)
         if max_in_flight_items is not None:
             max_in_flight_items = checked_integer("max_in_flight_items", max_in_flight_items, 1)
-        core = self._item_core(max_sequence_length, chunk_length, codec, timeout_ms, max_in_flight_items)
+        core = self._parts.item_core(max_sequence_length, chunk_length, codec, timeout_ms, max_in_flight_items)
         return Writer(core)
 
     def trajectory_writer(
@@ -162,7 +156,7 @@ class Client:
         """
         keep = checked_integer("num_keep_alive_refs", num_keep_alive_refs, 1)
         validate_items = checked_flag("validate_items", validate_items)
-        core = self._item_core(keep, chunk_length, codec, timeout_ms, validate_items=validate_items)
+        core = self._parts.item_core(keep, chunk_length, codec, timeout_ms, validate_items=validate_items)
         return TrajectoryWriter(core)
 
     def structured_writer(
@@ -183,7 +177,7 @@ class Client:
 
         configs = checked_configs(configs)
         reach = max(config.reach for config in configs)
-        return StructuredWriter(self._item_core(reach, chunk_length, codec, timeout_ms), configs)
+        return StructuredWriter(self._parts.item_core(reach, chunk_length, codec, timeout_ms), configs)
 
     def vector_writer(
         self,
@@ -207,7 +201,7 @@ class Client:
 
         settings = (observations, autoreset_mode, chunk_length, codec, timeout_ms)
         writer = VectorWriter(self._pool, self._pacer, self._directory, num_envs, items, *settings)
-        self._writers.add(writer.core)
+        self._parts.writers.add(writer.core)
         return writer
 
     # Reading.
@@ -319,7 +313,10 @@ class Client:
         return inspection.reset(self._pool, checked_table(table), deadline_after(timeout_ms))
 
     def why(self, table: str, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> Why:
-        """Who waits at a table for what, since when, and a verdict; `print` it. Raises UnknownTableError."""
+        """Who waits at a table for what, since when, and a verdict; `print` it.
+
+        Raises UnknownTableError, and what `info` raises.
+        """
         return inspection.why(self._pool, checked_table(table), deadline_after(timeout_ms))
 
     def peek(
@@ -337,7 +334,7 @@ class Client:
 
         Exactly one of: `keys` [n], or a number (up to 1024) of the newest, the oldest, or those of highest or lowest
         priority, fewer if they are too large for one reply (64 MiB). Raises DataError for other arguments or data that
-        cannot be decoded, UnknownTableError, LimitExceededError.
+        cannot be decoded, UnknownTableError, LimitExceededError, and what `info` raises.
         """
         orders = {"newest": newest, "oldest": oldest, "highest": highest, "lowest": lowest}
         return inspection.peek(self._pool, checked_table(table), keys, orders, deadline_after(timeout_ms))
@@ -348,7 +345,8 @@ class Client:
         `max_size`, `max_times_sampled`, `max_bytes`, `when_full` ("evict", "block" or "reject"), `samples_per_insert`,
         `min_size_to_sample`, `min_diff` and `max_diff` (None: unlimited, as of `max_bytes`), `priority_exponent`,
         `paused_inserts`, `paused_samples` (protocol.md §6.9); without any it only tells. Raises DataError for a setting
-        the table does not have or a value without sense, UnknownTableError.
+        the table does not have or a value without sense, UnknownTableError, ConnectionLostError and, if it may have
+        been done, DeadlineExceededError.
         """
         return inspection.change(self._pool, table, settings, deadline_after(timeout_ms))
 
@@ -356,8 +354,7 @@ class Client:
         """Hold back inserts ("insert"), samples ("sample") or both (no side named), whatever the limiter says.
 
         The other side stays as it is, whoever else is at it. Requests wait until `resume`, samples at most until their
-        deadlines. Returns the settings before and after. Raises DataError for other sides, UnknownTableError;
-        ConnectionLostError, DeadlineExceededError.
+        deadlines. Returns the settings before and after. Raises DataError for other sides, and what `set` raises.
         """
         return inspection.pause(self._pool, table, sides, deadline_after(timeout_ms))
 
@@ -386,20 +383,28 @@ class Client:
 
     # Life.
 
-    def close(self) -> None:
-        """Close the datasets, flush and close the writers, then close the connections. May be called again."""
-        for dataset in list(self._datasets):
-            dataset.close()
-        for core in list(self._writers):
-            core.close_quietly(CLOSE_TIMEOUT_MS)
-        self._batches.close()
-        self._pool.close()
+    def close(self, timeout_ms: float | None = CLOSE_TIMEOUT_MS) -> None:
+        """Close the datasets, flush and close the writers, then close the connections. May be called again.
+
+        The deadline (10 s by default, as at the end of a `with` block; None is for ever) is that of all writers
+        together: they send what they have at once, and none waits for another. What was not acknowledged then may or
+        may not arrive, which the log tells, with what held it back. Raises, when all is closed, what the server refused
+        of items created earlier: the first refusal; DataError for no such timeout, and nothing is closed then.
+        """
+        refusals = self._parts.close(deadline_after(timeout_ms))
+        if refusals:
+            raise refusals[0]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, traceback: TracebackType | None) -> None:
-        self.close()
+        try:
+            self.close()
+        except ReplaydError:
+            # The block's own error is kept; the log has told this one.
+            if error is None:
+                raise
 
     def __reduce__(self) -> tuple[type[Client], tuple[str, str | None]]:
         return Client, (self._address, self._key_file)
@@ -407,43 +412,8 @@ class Client:
     def __repr__(self) -> str:
         return f"Client({self._address!r})"
 
-    # Helpers.
-
-    def _item_core(
-        self,
-        keep_rows: int,
-        chunk_length: int | Literal["auto"],
-        codec: WriterCodec,
-        timeout_ms: float | None,
-        max_in_flight_items: int | None = None,
-        *,
-        validate_items: bool = True,
-    ) -> ItemCore:
-        settings = (keep_rows, chunk_length, codec, timeout_ms, max_in_flight_items, validate_items)
-        core = ItemCore(self._pool, self._pacer, self._directory, *settings)
-        self._writers.add(core)
-        return core
+    # For other modules.
 
     def _dataset(self, plan: Plan, decode: Callable[[list[SampledBatch], list[int]], Iterable[T]]) -> Dataset[T]:
         """A dataset that is closed with this client."""
-        dataset = Dataset(self._pool, plan, decode)
-        self._datasets.add(dataset)
-        return dataset
-
-    def _forget(self) -> None:
-        self._pacer.forget()
-        self._directory.forget()
-        self._batches.forget()
-        self._writers = weakref.WeakSet()
-        self._datasets = weakref.WeakSet()
-
-
-_CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for client in list(_CLIENTS):
-        client._forget()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+        return self._parts.dataset(plan, decode)

@@ -89,4 +89,6 @@ class ItemCore(WriterCore):
     ) -> None:
         """End the episode, with what `finish` adds to it."""
         checked_flag("clear_buffers", clear_buffers)
-        self.end_episode(finish or self.log.close_step, lambda: self.log.end_episode(clear_buffers), timeout_ms)
+        self.end_episode(
+            "end_episode", finish or self.log.close_step, lambda: self.log.end_episode(clear_buffers), timeout_ms
+        )

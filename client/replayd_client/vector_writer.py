@@ -121,7 +121,7 @@ class VectorWriter(WriterLife):
     def end_episodes(self, timeout_ms: float | Literal["own"] | None = "own") -> None:
         """Flush, and begin new episodes in all environments, as after a reset of all. Raises as `flush` does; the
         episodes have ended in any case."""
-        self._core.end_episode(self._log.end_episodes, lambda: None, timeout_ms)
+        self._core.end_episode("end_episodes", self._log.end_episodes, lambda: None, timeout_ms)
 
     def _begin(self, data: Any) -> None:
         pairs = flatten(data)

@@ -7,14 +7,13 @@ The client's pacer does that in the background. A full window makes the caller w
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import math
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 
 from replayd_client.arguments import checked_integer
@@ -44,7 +43,8 @@ BUSY_RETRY_S = 0.005
 CLOSE_TIMEOUT_MS = 10_000
 """How long a closed client, or a writer that nobody holds any more, waits for acknowledgements."""
 EXIT_TIMEOUT_MS = 1_000
-"""How long a writer, or all writers at the end of the process, may hold up somebody who is on the way out."""
+"""How long a writer, or all writers at the end of the process, may hold up somebody who is on the way out. And how long
+after their deadline writers that close together go on asking the server why, which answers at once if it can."""
 
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ class WriterCore:
         most, deadline = checked_integer("block_until_num_items", block_until_num_items, 0), self._deadline(timeout_ms)
         with self._lock:
             self._enter()
-            self._flush(most, deadline)
+            self._flush("flush", most, deadline)
 
     def wait_until(
         self,
@@ -143,38 +143,40 @@ class WriterCore:
             if refusal in self._refusals:
                 self._refusals.remove(refusal)
 
-    def flush_all(self) -> None:
-        """What leaving a `with` block does."""
-        self.flush(0, "own")
-
     def end_episode(
-        self, finish: Callable[[], None], begin: Callable[[], None], timeout_ms: float | Literal["own"] | None
+        self,
+        what: str,
+        finish: Callable[[], None],
+        begin: Callable[[], None],
+        timeout_ms: float | Literal["own"] | None,
     ) -> None:
-        """Let `finish` make the episode's last items, flush, and let the next one begin, unless the flush failed."""
+        """Let `finish` make the episode's last items, flush, and let the next one begin, unless the flush failed. The
+        call is named `what`."""
         deadline = self._deadline(timeout_ms)
         with self._lock:
             self._enter()
             finish()
-            self._flush(0, deadline)
+            self._flush(what, 0, deadline)
             begin()
 
     def close(self, timeout_ms: float | Literal["own"] | None) -> ReplaydError | None:
         """Flush, then give lease and connection up. Returns the error if items are not acknowledged in time.
 
-        Another thread that waits in a call gets ClosedError at once.
+        Another thread that waits in a call gets ClosedError at once. Raises what the server refused.
         """
-        deadline = self._deadline(timeout_ms)
+        return self.close_by(self._deadline(timeout_ms), explain=True)
+
+    def close_by(self, deadline: float | None, *, explain: bool) -> ReplaydError | None:
+        """As `close`. To `explain` is to ask the server why, which takes time that somebody on the way out has not."""
         self._closer = threading.get_ident()
         with self._lock:
             if self._closed or not self._sender.is_ours:
                 self._closed = True
                 return None
-            # Asking the server why takes time, which somebody on the way out has not.
-            explain = deadline is None or deadline > time.monotonic() + EXIT_TIMEOUT_MS / 1000
             try:
                 self._outbox.close_step()
                 state = "The writer is closed; what was not acknowledged may or may not arrive."
-                self._flush(0, deadline, explain=explain, state=state)
+                self._flush("close", 0, deadline, explain=explain, state=state)
             except (ClosedError, DeadlineExceededError, ConnectionLostError) as error:
                 return error
             finally:
@@ -182,10 +184,19 @@ class WriterCore:
         return None
 
     def close_quietly(self, timeout_ms: float | None) -> None:
-        """Close where nobody could take the error: it is told in the log."""
-        error = self.close(timeout_ms)
-        if error is not None:
-            log.warning("a writer was closed with %d items not acknowledged: %s", self.open_items, error)
+        """Close where nobody could take an error: it is told in the log."""
+        close_together([self], deadline_after(timeout_ms), explain=False)
+
+    def hasten(self) -> None:
+        """Begin to close: send what there is, and let the background go on with that until `close_by`."""
+        self._closer = threading.get_ident()
+        with self._lock:
+            if self._closed or not self._sender.is_ours:
+                return
+            self._outbox.close_step()
+            self._outbox.cut()
+            self._ship()
+        self._pacer.wake(self, 0.0)
 
     def abandon(self) -> None:
         """The user's writer is gone: the background sends what is there, and then closes."""
@@ -299,7 +310,7 @@ class WriterCore:
             due = min(due, waiting + CUT_AFTER_S)
         return due
 
-    def _flush(self, most: int, deadline: float | None, *, explain: bool = True, state: str = "") -> None:
+    def _flush(self, what: str, most: int, deadline: float | None, *, explain: bool = True, state: str = "") -> None:
         if self._outbox.waiting_items > most:
             self._outbox.cut()
             if self._outbox.waiting_items > most:
@@ -309,7 +320,7 @@ class WriterCore:
             self._ship()
             return self.open_items <= most
 
-        self._wait(is_flushed, deadline, "flush", explain=explain, state=state)
+        self._wait(is_flushed, deadline, what, explain=explain, state=state)
         self._raise_refusals()
 
     def _wait(
@@ -330,10 +341,9 @@ class WriterCore:
             self._sender.wait(is_over, deadline, what, explain=explain)
         except (DeadlineExceededError, ConnectionLostError) as error:
             count = self.open_items
-            text = str(error)
+            text, state = str(error), state or "This writer goes on delivering them, exactly once."
             if isinstance(error, ConnectionLostError):
                 text = f"{what}: {count} item{'s' if count != 1 else ''} not acknowledged: {text}"
-                state = state or "This writer goes on delivering them, exactly once."
             elif self._outbox.items:
                 text = f"{text} Not sent yet: {self._outbox.items} more."
             detail = {**error.detail, "unacknowledged_items": count}
@@ -356,6 +366,27 @@ class WriterCore:
         self._sender.forget()
 
 
+def close_together(cores: Iterable[WriterCore], deadline: float | None, *, explain: bool) -> list[ReplaydError]:
+    """Close these writers by one deadline. Returns what the server refused; the log tells that too, what was not
+    acknowledged in time, and with `explain` why."""
+    closing = list(cores)
+    refusals: list[ReplaydError] = []
+    # While one of them is waited for, the background brings in what is said to the others.
+    for core in closing:
+        core.hasten()
+    for core in closing:
+        asks = explain and (deadline is None or time.monotonic() < deadline + EXIT_TIMEOUT_MS / 1000)
+        try:
+            error = core.close_by(deadline, explain=asks)
+        except ReplaydError as refusal:
+            refusals.append(refusal)
+            log.warning("a writer was closed: %s", refusal)
+        else:
+            if error is not None:
+                log.warning("a writer was closed with %d items not acknowledged: %s", core.open_items, error)
+    return refusals
+
+
 def open_step_error() -> DataError:
     return DataError("an item shows a step that is still open; append to it with partial_step=False first")
 
@@ -369,10 +400,7 @@ def _after_fork_in_child() -> None:
 
 
 def _at_exit() -> None:
-    deadline = time.monotonic() + EXIT_TIMEOUT_MS / 1000
-    for core in list(_CORES):
-        with contextlib.suppress(ReplaydError):
-            core.close_quietly(max(deadline - time.monotonic(), 0.0) * 1000)
+    close_together(_CORES, deadline_after(EXIT_TIMEOUT_MS), explain=False)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -36,8 +36,9 @@ class WriterLife:
         The deadline is the writer's own `timeout_ms` unless another is given, as it is of all calls that wait for
         acknowledgements.
 
-        Raises DeadlineExceededError or ConnectionLostError if items are not acknowledged in time: whether those arrived
-        is not known. The writer is closed all the same.
+        Raises DeadlineExceededError, which says who must act, or ConnectionLostError if items are not acknowledged in
+        time: whether those arrived is not known. Raises too what the server refused of items created earlier, and
+        ClosedError if another thread closes it meanwhile. The writer is closed all the same.
         """
         error = self._core.close(timeout_ms)
         if error is not None:
@@ -51,11 +52,8 @@ class WriterLife:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is None and not self._core.closed:
-            try:
-                self._core.flush_all()
-            finally:
-                self._core.close_quietly(0)
+        if error is None:
+            self.close()
         else:
             # Who is on the way out with an error is not kept waiting, and keeps that error.
             self._core.close_quietly(0 if isinstance(error, ReplaydError) else EXIT_TIMEOUT_MS)

@@ -280,20 +280,37 @@ def writer_of_five(client: Client, kind: str, timeout_ms: float) -> Any:
 def test_a_writer_waits_by_its_own_deadline_and_counts_what_is_left(serve: Any, client_of: Any, kind: str) -> None:
     client = client_of(serve(replayd.Table.queue("q", 2)))
     writer = writer_of_five(client, kind, 50)
-    end_episode = writer.end_episodes if kind == "vector_writer" else writer.end_episode
+    end_episode = "end_episodes" if kind == "vector_writer" else "end_episode"
     # By the default of other calls these would take minutes.
-    for call in (writer.flush, end_episode):
-        with pytest.raises(errors.DeadlineExceededError, match=r"items not acknowledged after 0\.") as caught:
-            call()
+    for call in ("flush", end_episode):
+        with pytest.raises(
+            errors.DeadlineExceededError, match=rf"^{call}: \d items not acknowledged after 0\."
+        ) as caught:
+            getattr(writer, call)()
         assert caught.value.detail["unacknowledged_items"] == writer.open_items
     client.sample_batch("q", 2)
     client.sample_batch("q", 2)
     writer.flush(timeout_ms=DEADLINE_S * 1000)
     assert writer.open_items == 0
     writer = writer_of_five(client, kind, 50)
-    with pytest.raises(errors.DeadlineExceededError, match=r"items not acknowledged after 0\."):
+    with pytest.raises(errors.DeadlineExceededError, match=r"^close: \d items not acknowledged after 0\."):
         writer.close()
     assert writer.closed
+
+
+@pytest.mark.parametrize("kind", ["writer", "trajectory_writer", "structured_writer", "vector_writer"])
+@pytest.mark.parametrize("timeout_ms", [0, 50])
+def test_a_writer_that_closes_says_what_holds_its_items_back(
+    serve: Any, client_of: Any, kind: str, timeout_ms: int
+) -> None:
+    client = client_of(serve(replayd.Table.queue("q", 2)))
+    writer = writer_of_five(client, kind, 50)
+    with pytest.raises(errors.DeadlineExceededError):
+        writer.flush()
+    with pytest.raises(errors.DeadlineExceededError, match=r"^close: .*max_diff.* may or may not arrive\.$") as caught:
+        writer.close(timeout_ms=timeout_ms)
+    assert caught.value.detail["limiters"]["q"]["max_diff"] == 2
+    assert caught.value.detail["unacknowledged_items"] > 0
 
 
 def test_a_handle_waits_by_the_deadline_of_its_writer(serve: Any, client_of: Any) -> None:
@@ -317,10 +334,10 @@ def test_a_with_block_does_not_end_quietly_with_items_left(serve: Any, client_of
                 writer.append(step)
                 writer.create_item("q", 1.0, writer.history[-1:])
 
-    with pytest.raises(errors.DeadlineExceededError, match=r"\d items not acknowledged"):
+    with pytest.raises(errors.DeadlineExceededError, match=r"^close: \d items not acknowledged.*max_diff"):
         write_five()
     server.stop()
-    with pytest.raises(errors.ConnectionLostError, match="flush: 5 items not acknowledged: no replayd at") as caught:
+    with pytest.raises(errors.ConnectionLostError, match="^close: 5 items not acknowledged: no replayd at") as caught:
         write_five()
     assert caught.value.detail["unacknowledged_items"] == 5
 
