@@ -96,9 +96,17 @@ class NeverGrantableError(ReplaydError, ValueError):
 
 
 class DeadlineExceededError(ReplaydError, TimeoutError):
-    """The deadline passed. The message and `detail` carry the limiter's numbers and who must act."""
+    """The deadline passed. The message and `detail` carry the limiter's numbers and who must act.
+
+    `detail["who_must_act"]` is "writers", "learners" or "operator" (who changes a setting or resumes a table), or None
+    where the server names nobody: it did not answer, or nothing holds the request back but time.
+    """
 
     code = "timeout"
+
+    def __init__(self, message: str = "", *, detail: Mapping[str, Any] | None = None, code: str | None = None) -> None:
+        super().__init__(message, detail=detail, code=code)
+        self.detail.setdefault("who_must_act", None)
 
 
 class ConnectionLostError(ReplaydError, ConnectionError):

@@ -202,11 +202,16 @@ class Sender:
         with contextlib.suppress(ReplaydError), self._pool.connection() as connection:
             reply = connection.call("info", encode_info, time.monotonic() + EXPLAIN_S)
             assert isinstance(reply, InfoReply), "info is answered by info"
-            reasons = blocked_inserts(reply.fields, self.stream.unacknowledged_tables)
-            if reasons:
-                text = "; ".join(f"table {table!r}: {why}" for table, why in reasons.items())
-                detail = {"tables": reasons, "limiters": limiters_of(reply.fields, reasons)}
-                return text + ". They stay queued at the server and enter when it lets them.", detail
+            blocked = blocked_inserts(reply.fields, self.stream.unacknowledged_tables)
+            if blocked:
+                reasons = {table: str(entry.get("why")) for table, entry in blocked.items()}
+                first = next(iter(blocked.values()))
+                return "; ".join(f"table {table!r}: {why}" for table, why in reasons.items()) + ".", {
+                    "blocked_by": first.get("blocked_by"),
+                    "who_must_act": first.get("who_must_act"),
+                    "tables": reasons,
+                    "limiters": limiters_of(reply.fields, reasons),
+                }
             return "No table holds them back; the server is busy or they are still on their way.", {}
         return "The server does not say why.", {}
 

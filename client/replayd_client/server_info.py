@@ -45,11 +45,12 @@ def table_infos(info: Mapping[str, Any], hello: HelloReply) -> dict[str, TableIn
     return {table["name"]: _table_info(table, hello.tables.get(table["name"])) for table in _tables(info)}
 
 
-def blocked_inserts(info: Mapping[str, Any], tables: Iterable[str]) -> dict[str, str]:
-    """Why inserts wait, for those of the tables where they do."""
+def blocked_inserts(info: Mapping[str, Any], tables: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    """What `info` says of the inserts that wait (protocol §11: why, blocked_by, who_must_act), for those of the tables
+    where they do."""
     wanted = set(tables)
     return {
-        str(table["name"]): str(entry.get("why"))
+        str(table["name"]): entry
         for table in _tables(info)
         if table["name"] in wanted
         for entry in _waiting(table)
