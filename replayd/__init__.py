@@ -27,6 +27,20 @@ _HOMES = {
     "Writer": "replayd_client",
 }
 _MODULES = {"selectors": "replayd.selectors", "rate_limiters": "replayd.rate_limiters"}
+_OF_REVERB = (
+    "DeadlineExceededError",
+    "PatternDataset",
+    "ReverbError",
+    "TFClient",
+    "TableInfo",
+    "TimestepDataset",
+    "TrajectoryColumn",
+    "TrajectoryDataset",
+    "checkpointers",
+    "install",
+    "structured",
+)
+"""Of Reverb's names those that `replayd.compat.reverb` has and this package has not."""
 
 __all__ = [
     "Client",
@@ -51,4 +65,16 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOMES[name]), name)
     if name in _MODULES:
         return import_module(_MODULES[name])
-    raise AttributeError(f"module 'replayd' has no attribute {name!r}")
+    raise AttributeError(f"module 'replayd' has no attribute {name!r}{_elsewhere(name)}")
+
+
+def _elsewhere(name: str) -> str:
+    """Where a name is that is looked for here, as words to append."""
+    import replayd_client
+
+    places = []
+    if name in replayd_client.__all__:
+        places.append(f"`replayd_client.{name}`")
+    if name in _OF_REVERB:
+        places.append(f"`from replayd.compat import reverb; reverb.{name}`, as in Reverb")
+    return f"; there is {' and '.join(places)}" if places else ""

@@ -31,6 +31,15 @@ def test_every_public_name_is_there(package: object) -> None:
         package.nonesuch  # type: ignore[attr-defined]  # noqa: B018
 
 
+@pytest.mark.parametrize("name", sorted({*reverb.__all__, *replayd_client.__all__} - {*replayd.__all__, "errors"}))
+def test_a_name_that_is_elsewhere_is_told_with_its_place(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'; there is ") as caught:
+        getattr(replayd, name)
+    said = str(caught.value)
+    assert (f"`replayd_client.{name}`" in said) == (name in replayd_client.__all__)
+    assert (f"`from replayd.compat import reverb; reverb.{name}`" in said) == (name in reverb.__all__)
+
+
 @pytest.mark.parametrize("package", [replayd, replayd_client, reverb])
 def test_every_public_class_method_and_property_is_explained(package: Any) -> None:
     classes = [thing for name in package.__all__ if inspect.isclass(thing := getattr(package, name))]
