@@ -21,7 +21,7 @@ directory_option = click.option(
     show_default=True,
     help="The directory of keys: that of `[access] keys`.",
 )
-RELOAD = "a daemon that runs takes it up on SIGHUP: systemctl reload replayd"
+RELOAD = "a daemon that runs takes it up on SIGHUP: `systemctl reload replayd` for the service, else `kill -HUP PID`"
 
 
 @click.group()

@@ -65,7 +65,10 @@ class Durability:
     def ask(self, peer: Peer, id: int) -> None:
         """Somebody wants a checkpoint. Raises NoStore."""
         if self.path is None:
-            raise NoStore("the server was started without a store; `replayd serve --data-dir` has one")
+            raise NoStore(
+                "the server was started without a store; `replayd serve --data-dir DIR` and "
+                "`replayd.Server(…, data_dir=DIR)` have one"
+            )
         self.askers.append((peer, id))
 
     def take_askers(self) -> list[tuple[Peer, int]]:
