@@ -212,6 +212,10 @@ def test_installing_twice_renews_the_program_and_keeps_the_settings(tmp_path: Pa
         installed = destdir / "etc/systemd/system" / unit
         assert installed.read_text() == (SYSTEMD / unit).read_text()
         assert installed.stat().st_mode & 0o777 == 0o644
+    documents = destdir / "usr/local/share/doc/replayd"
+    links = re.findall(r"\]\(([\w./]+\.md)\b", (documents / "README.md").read_text())
+    assert "systemd/replayd.1.md" in links
+    assert [link for link in links if not (documents / link).exists()] == []
 
     changed = '[server]\nlisten = "tcp://127.0.0.1:7000"\n'
     settings.write_text(changed)
