@@ -163,6 +163,7 @@ Limiters:
 @click.option("--allow-empty", is_flag=True, help="Begin empty if the store cannot be read; it is put aside.")
 @click.option("--reset-limiter", is_flag=True, help="Let the limiters of restored tables count anew.")
 @click.option("--drop-removed-tables", is_flag=True, help="Leave tables behind that are not configured any more.")
+@click.option("--shrink-tables", is_flag=True, help="Let restored items go that are beyond the configured limits.")
 def serve(
     config_path: str | None,
     tables: tuple[str, ...],
@@ -182,6 +183,7 @@ def serve(
     allow_empty: bool,
     reset_limiter: bool,
     drop_removed_tables: bool,
+    shrink_tables: bool,
 ) -> None:
     """Run the daemon in the foreground, until SIGTERM or SIGINT.
 
@@ -243,13 +245,15 @@ def serve(
         log.warning("%s", doubt, extra={"event": "config"})
     server, store = config.server, None
     if config.store is not None:
-        rules = RestoreRules(strict, reset_limiter, drop_removed_tables)
+        rules = RestoreRules(strict, reset_limiter, drop_removed_tables, shrink_tables)
         said = config.store
         kept = JournalOptions(said.journal, said.journal_interval, said.journal_max_bytes)
         interval_s, on_stop = said.checkpoint_interval, said.checkpoint_on_stop
         store = StoreOptions(Path(said.path), interval_s, on_stop, rules, allow_empty, kept)
-    elif strict or allow_empty or reset_limiter or drop_removed_tables:
-        raise click.UsageError("--strict, --allow-empty, --reset-limiter and --drop-removed-tables need --data-dir")
+    elif strict or allow_empty or reset_limiter or drop_removed_tables or shrink_tables:
+        raise click.UsageError(
+            "--strict, --allow-empty, --reset-limiter, --drop-removed-tables and --shrink-tables need --data-dir"
+        )
     try:
         fds = activation.assigned(
             activation.handed_over(os.environ), [each for each in (server.listen, server.ingest) if each]

@@ -126,10 +126,11 @@ class Keeper:
     def loading_text(self) -> str:
         """How far it is, for people."""
         progress = self._progress
-        return (
-            f"{progress.phase}, {progress.done_bytes / 1e6:.0f} of {progress.total_bytes / 1e6:.0f} MB, "
-            f"for {time.monotonic() - self._began:.0f} s"
+        read = (
+            f"{progress.done_bytes / 1e6:.0f} of {progress.total_bytes / 1e6:.0f} MB, " if progress.total_bytes else ""
         )
+        phase = "all is read, writing the journal's checkpoint" if progress.phase == "checkpoint" else progress.phase
+        return f"{phase}, {read}for {time.monotonic() - self._began:.0f} s"
 
     def give_up_loading(self) -> None:
         """The server stops before it was loaded."""

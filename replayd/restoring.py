@@ -1,8 +1,9 @@
 """Restoring: from a store into a new service, once, before anything is served.
 
 The configuration decides about settings, the store about data; each difference is logged. A table that only the
-configuration has stays empty. One that only the store has is an error if it has items, since the next checkpoint would
-remove them. Whatever could not come back is told loudly, or refused if that is what was asked for.
+configuration has stays empty. What the next checkpoint would remove for good is an error unless it is said to be meant:
+items of a table that only the store has, and items beyond the limits that are configured now. Whatever could not come
+back is told loudly, or refused if that is what was asked for.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from replayd.parked_samples import forget_peers
 from replayd.replaying import Replayed, journal_end, replay
 from replayd.service import Service
 from replayd.settings import change_settings, settings_of
-from replayd.snapshots import Losses, begin_anew, described, load_service
+from replayd.snapshots import Losses, begin_anew, described, load_service, shrunk, sizes_of
 from replayd.state import State
 from replayd.store import Store
 from replayd.store_blocks import BlockMap
 from replayd.store_format import Damaged, block_contents, unpack_block
 from replayd.table import Table
+from replayd.wording import count
 
 log = logging.getLogger("replayd")
 
@@ -47,6 +49,8 @@ class RestoreRules:
     """Let the limiters' counters begin anew."""
     drop_removed_tables: bool = False
     """Leave behind the items of tables that the configuration does not have."""
+    shrink_tables: bool = False
+    """Let items go that are beyond the limits of the configuration."""
 
 
 @dataclass(slots=True)
@@ -83,7 +87,7 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
     if head is None:
         log.info("the store in %s is empty: nothing to restore", store.directory)
         return blocks
-    began = time.monotonic()
+    began, first_key = time.monotonic(), service._keys.take(0)
     progress.phase, progress.total_bytes = "index", store.content_bytes()
     state = store.read_index()
     _compare_tables(state, service, rules)
@@ -114,6 +118,8 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
     except SignatureMismatch as mismatch:
         raise StoreMismatch(_signatures(mismatch, state, service)) from None
     _tell_damage(store, damage, losses, rules)
+    _tell_beyond(losses.beyond, service, rules)
+    requests = ""
     if kept is not None and end is not None:
         progress.phase = "journal"
         told = replay(store.entries(kept["next"]), kept["next"], service, shift_s, progress.advance)
@@ -122,8 +128,11 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         service.streams.lease_s, service.capacity.max_bytes = lease_s, max_bytes
         _as_configured(service, configured, now, rules)
         service.durability.replayed = told.requests
+        requests = f" and {count(told.requests, 'request')} of the journal"
     if not head.clean:
         service._keys.take(KEYS_SKIPPED)
+    # A copy of a store that was brought back knows nothing of what was drawn after it was made.
+    service._keys.skip_to(first_key)
     progress.phase = "checking"
     try:
         service.validate()
@@ -133,12 +142,13 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
     store.sweep()
     service.durability.restored_generation = head.generation
     log.info(
-        "restored %d items of %d tables, %d chunks of %d bytes, from checkpoint %d of %.0f s ago in %.1f s",
-        sum(table.size for table in service.tables.values()),
-        len(service.tables),
-        len(service.chunks),
+        "restored %s of %s, %s of %d bytes, from checkpoint %d%s, as of %.0f s ago, in %.1f s",
+        count(sum(table.size for table in service.tables.values()), "item"),
+        count(len(service.tables), "table"),
+        count(len(service.chunks), "chunk"),
         service.chunks.bytes_in_use,
         head.generation,
+        requests,
         away_s,
         time.monotonic() - began,
     )
@@ -184,10 +194,13 @@ def _as_saved(state: State, service: Service) -> dict[str, dict[str, Any]]:
 
 def _as_configured(service: Service, configured: dict[str, dict[str, Any]], now: float, rules: RestoreRules) -> None:
     """The configuration's settings hold again, also where they were changed live."""
+    sizes = sizes_of(service)
     service.capacity.make_room()
     for name, settings in configured.items():
+        _change(service.tables[name], settings)
+    _tell_beyond(shrunk(service, sizes), service, rules)
+    for name in configured:
         table = service.tables[name]
-        _change(table, settings)
         if rules.reset_limiters:
             begin_anew(table)
         service._pump(table, now)
@@ -222,7 +235,7 @@ def _tell_replayed(store: Store, told: Replayed, away_s: float, rules: RestoreRu
             "back a copy",
             *(store.directory, problem),
         )
-    log.info("replayed %d requests of the journal, the last one of %.1f s ago", told.requests, away_s)
+    log.info("replayed %s of the journal, the last one of %.1f s ago", count(told.requests, "request"), away_s)
 
 
 def _chunks(store: Store, state: State, blocks: BlockMap, damage: _Damage, progress: Progress) -> Iterator[SavedChunks]:
@@ -262,6 +275,29 @@ def _tell_damage(store: Store, damage: _Damage, losses: Losses, rules: RestoreRu
     log.error("%s; the rest is restored: see to the disk, and `replayd restore` brings back a whole copy", story)
 
 
+def _tell_beyond(beyond: dict[str, int], service: Service, rules: RestoreRules) -> None:
+    """Items that have no room any more: the next checkpoint would make that final."""
+    told = []
+    for name, gone in beyond.items():
+        table = service.tables[name]
+        limits = {"max_size": table.max_size, "max_times_sampled": table.max_times_sampled or None}
+        limits |= {"max_bytes": table.capacity.max_bytes, "max_bytes of the server": service.capacity.max_bytes}
+        said = ", ".join(f"{limit} {value}" for limit, value in limits.items() if value is not None)
+        told.append(f"{gone} of the {gone + table.size} items of table {name!r} are beyond its limits ({said})")
+    if told and not rules.shrink_tables:
+        raise StoreMismatch(
+            f"{'; '.join(told)}: the next checkpoint would remove them for good; raise the limit in the configuration, "
+            "or give --shrink-tables"
+        )
+    for (name, gone), story in zip(beyond.items(), told, strict=True):
+        log.warning(
+            "%s, so they are left behind: to keep them, stop by a second signal before the next checkpoint and raise "
+            "the limit",
+            *(story,),
+            extra={"table": name, "items": gone},
+        )
+
+
 def _compare_tables(state: State, service: Service, rules: RestoreRules) -> None:
     saved = {kept["name"]: kept for kept in state["tables"]}
     for name in service.tables.keys() - saved.keys():
@@ -298,7 +334,31 @@ def _differences(saved: dict[str, Any], configured: dict[str, Any]) -> Iterator[
     for name in [*configured, *(saved.keys() - configured.keys())]:
         was, is_now = saved.get(name), configured.get(name)
         if was != is_now:
-            yield f"{name} is {is_now!r} by the configuration, and was {was!r} when it was saved"
+            yield f"{name} is {_text(name, is_now)} by the configuration, and was {_text(name, was)} when it was saved"
+
+
+def _text(name: str, setting: Any) -> str:
+    """A setting as people write it."""
+    match name, setting:
+        case "signature", None:
+            return "none"
+        case "signature", columns:
+            return ", ".join(f"{_path(path)} {dtype}{_shape(shape)}" for path, dtype, shape in columns)
+        case _, None:
+            return "unlimited"
+        case _, bool():
+            return "yes" if setting else "no"
+        case _, {"kind": kind, **keys}:
+            return f"{kind}({', '.join(f'{key}={value}' for key, value in keys.items())})" if keys else str(kind)
+    return str(setting)
+
+
+def _path(path: list[Any]) -> str:
+    return "/".join(map(str, path)) or "step"
+
+
+def _shape(shape: list[int | None]) -> str:
+    return f"[{', '.join('?' if size in (None, -1) else str(size) for size in shape)}]"
 
 
 def _signatures(mismatch: SignatureMismatch, state: State, service: Service) -> str:
@@ -308,7 +368,7 @@ def _signatures(mismatch: SignatureMismatch, state: State, service: Service) -> 
         if table is not None and mismatch.message.startswith(f"table {table.name!r},"):
             return (
                 f"the items of table {table.name!r} in the store do not fit its signature in the configuration "
-                f"({mismatch.message}); saved with: {kept['settings']['signature']}, configured: "
-                f"{described(table)['signature']}"
+                f"({mismatch.message}); saved with: {_text('signature', kept['settings']['signature'])}; configured: "
+                f"{_text('signature', described(table)['signature'])}"
             )
     raise AssertionError(f"a mismatch of no table: {mismatch.message}")

@@ -8,7 +8,7 @@ own. Parked samples are kept where a journal goes on from the snapshot (`parked_
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,11 +34,13 @@ from replayd.table_proof import held_templates
 
 @dataclass(slots=True)
 class Losses:
-    """What could not come back because chunks were missing."""
+    """What could not come back: because chunks were missing, or because there is no room for it."""
 
     chunks: int = 0
     items: dict[str, int] = field(default_factory=dict)
-    """By table; parked ones too."""
+    """By table, of missing chunks; parked ones too."""
+    beyond: dict[str, int] = field(default_factory=dict)
+    """By table, of those that were there and left since the limits allow no more."""
 
 
 def dump_service(service: Service, now: float) -> State:
@@ -96,10 +98,23 @@ def load_service(
         _check_signature(table, service)
         if reset_limiters:
             begin_anew(table)
+    sizes = sizes_of(service)
     for table, _ in loaded:
         table.resize(table.max_size, table.max_times_sampled)
+    losses.beyond = shrunk(service, sizes)
+    for table, _ in loaded:
         service._pump(table, now)
     return losses
+
+
+def sizes_of(service: Service) -> dict[str, int]:
+    """How many items each table has."""
+    return {name: table.size for name, table in service.tables.items()}
+
+
+def shrunk(service: Service, before: Mapping[str, int]) -> dict[str, int]:
+    """The tables that have fewer items than before, and how many fewer."""
+    return {name: was - is_now for name, is_now in sizes_of(service).items() if (was := before[name]) > is_now}
 
 
 def begin_anew(table: Table) -> None:

@@ -18,7 +18,7 @@ MAX_LINES = 450
 
 # Lowest first. A module imports from its own layer and from those below it.
 LAYERS: dict[str, tuple[str, ...]] = {
-    "words": ("errors", "limits", "columns", "messages"),
+    "words": ("errors", "limits", "columns", "messages", "wording"),
     "core": (
         "accounts",
         "admission",
@@ -123,7 +123,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "toml_lines",
         "unread",
         "watch",
-        "wording",
         "__main__",
     ),
     "compat": ("compat",),
