@@ -230,7 +230,8 @@ class ServerConfig(Section):
     ingest: Annotated[str, AfterValidator(lambda address: address and bindable(address))] = "tcp://127.0.0.1:7079"
     """Where inserts by PUSH are taken, at most once each; "" for nowhere. Unless said, two ports above `listen`."""
     seed: int | None = Field(None, ge=0, examples=[1])
-    """With it the same messages draw the same items; without, each start draws others."""
+    """With it the same messages draw the same items, and keys begin at 1; without, each start draws others, and gives
+    items keys that none before it gave."""
     max_bytes: Annotated[int | None, BeforeValidator(as_bytes), Field(ge=1)] = Field(None, examples=["16GiB"])
     """Bytes that all tables hold together, as a table's max_bytes; each table's when_full says what happens then."""
     lease: Annotated[float, BeforeValidator(seconds), Field(ge=0.1, le=86400.0)] = LEASE_S

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class Server:
     """Serve `tables` until `stop`.
 
-    `port` None picks a free one. With a `seed` the same requests draw the same items. Only loopback is listened to;
+    `port` None picks a free one. With a `seed` the same requests draw the same items, and keys of items begin at 1;
+    without one they begin where no server before this one had any. Only loopback is listened to;
     `replayd serve` can listen elsewhere. With a `data_dir` the server begins with what is in the store there, and
     writes checkpoints: every `checkpoint_interval_s` seconds (0: never), when `Client.checkpoint` asks for one, and, if
     `checkpoint_on_stop`, at the end. `max_bytes`: the most that all tables may hold together, None for no limit; each

@@ -19,20 +19,44 @@ NO_KEY = 0
 
 
 KEY_SHARD_SHIFT = 52
-"""A key is 12 bits of shard id, then a counter that begins at 1."""
+"""A key is 12 bits of shard id, then a counter."""
+
+FIRST_KEY = 1
+"""Where the counter begins if nothing else is said; 0 is no key."""
+
+EPOCH_NS = 1_767_225_600 * 10**9
+"""2026-01-01 in UTC."""
+
+KEYS_A_SECOND_SHIFT = 22
+FIRST_KEYS = 15 << 48
+"""Counters at which a server may begin: those of the first 32 years since then, which leaves 2^48 for it to draw."""
+
+
+def first_key_at(wall_ns: int) -> int:
+    """Where the counter of a server begins that starts at `wall_ns` (UTC) and knows of none before it.
+
+    The time, in units of 2^-22 s: no earlier server of that clock has come so far, unless it drew 4 million keys a
+    second all its life.
+    """
+    since_epoch = max(wall_ns - EPOCH_NS, 0) << KEYS_A_SECOND_SHIFT
+    return FIRST_KEY + since_epoch // 10**9 % FIRST_KEYS
 
 
 class Keys:
-    """Item keys, drawn once and never again."""
+    """Item keys, drawn once and never again; `first` is the counter of the first one."""
 
-    def __init__(self, shard: int) -> None:
-        self._next = (shard << KEY_SHARD_SHIFT) + 1
+    def __init__(self, shard: int, first: int) -> None:
+        self._next = (shard << KEY_SHARD_SHIFT) + first
 
     def take(self, n: int) -> int:
         """The first of n consecutive new keys."""
         first = self._next
         self._next += n
         return first
+
+    def skip_to(self, key: int) -> None:
+        """Draw none before this one any more."""
+        self._next = max(self._next, key)
 
     def dump(self) -> State:
         """The next key, so that none is ever drawn again."""
