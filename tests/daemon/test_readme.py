@@ -17,7 +17,7 @@ from replayd.config import build_tables, read_config
 from replayd.config_choices import CHOICES
 from replayd.config_model import Config
 from tests.daemon.conftest import StartDaemon
-from tests.daemon.harness import ROOT, START_S, environment
+from tests.daemon.harness import ROOT, START_S, environment, run_replayd
 
 README = (ROOT / "README.md").read_text()
 
@@ -46,6 +46,15 @@ ELSEWHERE = {
     ),
     "replayd keys list": ("tests/unit/test_access.py", 'run("list", *at)'),
     "replayd keys revoke actor-7": ("tests/unit/test_access.py", 'run("revoke", "actor-7", *at)'),
+    "replayd checkpoint": ("tests/daemon/test_store.py", 'run_replayd("checkpoint", "--address", '),
+    "replayd checkpoint --to /backup/replayd --keep 7": (
+        "tests/daemon/test_store.py",
+        '"checkpoint", "--address", daemon.address, "--to", str(copies), "--keep", "2"',
+    ),
+    "replayd restore /backup/replayd/COPY --data-dir DIR --replace": (
+        "tests/daemon/test_store.py",
+        '"restore", str(copy), "--data-dir", str(data), "--replace"',
+    ),
     "replayd default-config > replayd.toml": ("tests/daemon/test_cli_config.py", 'run("default-config")'),
     "replayd check-config replayd.toml": ("tests/daemon/test_cli_config.py", 'run("check-config", '),
     "replayd doctor": ("tests/unit/test_doctor.py", '["doctor", '),
@@ -61,6 +70,11 @@ ELSEWHERE = {
 }
 SERVE = "replayd serve --table replay,sampler=prioritized,priority_exponent=0.6,max_size=100000"
 SERVE_A_NETWORK = "replayd serve --listen tcp://0.0.0.0:7077 --insecure-public"
+WITH_KEYS = [
+    "replayd keys generate me --role admin --out me.key --dir keys",
+    "REPLAYD_ACCESS_KEYS=keys replayd serve --table replay",
+    "REPLAYD_KEY_FILE=me.key replayd info",
+]
 AGAINST_IT = [
     "replayd ping --wait 10",
     "replayd info",
@@ -73,7 +87,7 @@ AGAINST_IT = [
 
 
 def test_every_command_of_the_readme_is_run_by_a_test() -> None:
-    assert sorted(commands()) == sorted([*ELSEWHERE, SERVE, SERVE_A_NETWORK, *AGAINST_IT])
+    assert sorted(commands()) == sorted([*ELSEWHERE, SERVE, SERVE_A_NETWORK, *WITH_KEYS, *AGAINST_IT])
     for place, text in ELSEWHERE.values():
         assert text in (ROOT / place).read_text()
 
@@ -107,6 +121,20 @@ def test_the_daemon_of_the_readme_serves_and_is_inspected(start_daemon: StartDae
 
 def test_the_daemon_of_the_readme_serves_a_network(start_daemon: StartDaemon) -> None:
     assert start_daemon(*shlex.split(SERVE_A_NETWORK)[2:]).address.startswith("tcp://0.0.0.0:")
+
+
+def test_the_keys_of_the_readme_are_made_and_let_one_in(
+    start_daemon: StartDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate, serve, info = map(shlex.split, WITH_KEYS)
+    monkeypatch.chdir(tmp_path)
+    assert run_replayd(*generate[1:]).returncode == 0
+    monkeypatch.setenv(*serve[0].split("="))
+    monkeypatch.setenv("REPLAYD_INFO_ADDRESS", start_daemon(*serve[3:]).address)
+    without = run_replayd(*info[2:])
+    assert (without.returncode, "REPLAYD_KEY_FILE" in without.stderr) == (os.EX_NOPERM, True)
+    monkeypatch.setenv(*info[0].split("="))
+    assert "items    0 of" in run_replayd(*info[2:]).stdout
 
 
 def test_the_configuration_of_the_readme_is_one(tmp_path: Path) -> None:
