@@ -21,23 +21,26 @@ log = logging.getLogger("replayd")
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"replayd"
-REFUSALS_TOLD = 1024
-"""Keys and addresses of which a refusal is remembered, so that a peer which tries again and again is told of once."""
+PEERS_KNOWN = STREAMS.value
+"""Of more than so many connections at a time those that have long sent nothing get no reply."""
 
 
 _REVOKED = Holder("whose key was revoked", "", ())
 
 
 class Gate:
-    """`keys` is a directory that `replayd keys` has made. Raises AccessError."""
+    """`keys` is a directory that `replayd keys` has made; `tell` takes a text for each connection that is refused.
 
-    def __init__(self, context: zmq.Context[Any], keys: Path) -> None:
+    Raises AccessError.
+    """
+
+    def __init__(self, context: zmq.Context[Any], keys: Path, tell: Callable[[str], None]) -> None:
         self._secret = read_server_secret(keys / SERVER_FILE)
         self._allowed_file = keys / ALLOWED_FILE
         self._holders = read_allowed(self._allowed_file)
-        self._told: set[str] = set()
-        self.refused = 0
-        """Connections that were not let in."""
+        self._tell = tell
+        self._key_of: dict[Peer, str] = {}
+        """Of those who have sent something, the last PEERS_KNOWN of them."""
         self.socket: zmq.Socket[Any] = context.socket(zmq.REP)
         self.socket.linger = 0
         self.socket.bind(ZAP_ENDPOINT)
@@ -55,7 +58,6 @@ class Gate:
         except AccessError as error:
             log.error("the keys of before stay good, for the list of now cannot be read: %s; mend it, and HUP", error)
             return
-        self._told.clear()
         log.info("%d peers may come in", len(self._holders))
 
     def answer(self) -> None:
@@ -63,9 +65,18 @@ class Gate:
         while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             self.socket.send_multipart(self._answer(self.socket.recv_multipart()))
 
-    def holder(self, frame: Any) -> Holder:
+    def holder(self, peer: Peer, frame: Any) -> Holder:
         """Who sent this frame; somebody who may do nothing, if that key is good no more."""
-        return self._holders.get(frame.get("User-Id"), _REVOKED)
+        key = frame.get("User-Id")
+        if peer is not None:
+            self._key_of[peer] = key
+            if len(self._key_of) > PEERS_KNOWN:
+                del self._key_of[next(iter(self._key_of))]
+        return self._holders.get(key, _REVOKED)
+
+    def refusal_of_reply(self, peer: Peer, op: str) -> PeerError | None:
+        """Why a reply must not go to this peer, whose key has been revoked since it asked; None if it may."""
+        return None if self._key_of.get(peer) in self._holders else _REVOKED.refusal(op)
 
     def close(self) -> None:
         """Nobody is let in any more."""
@@ -78,15 +89,7 @@ class Gate:
             key = z85.encode(credentials[0]).decode()
         if key in self._holders:
             return [version, number, b"200", b"OK", key.encode(), b""]
-        self.refused += 1
-        self._tell(address.decode(errors="replace"), key)
+        who = address.decode(errors="replace")
+        why = f"nobody in {self._allowed_file} has the key {key}" if key else "it has no key"
+        self._tell(f"refused a connection from {who}: {why}; `replayd keys generate` makes a key that is known here")
         return [version, number, b"400", b"unknown key", b"", b""]
-
-    def _tell(self, address: str, key: str) -> None:
-        if len(self._told) < REFUSALS_TOLD and f"{address} {key}" not in self._told:
-            self._told.add(f"{address} {key}")
-            log.warning(
-                "refused a connection from %s: %s; `replayd keys generate` makes a key that is known here",
-                address,
-                f"nobody in {self._allowed_file} has the key {key}" if key else "it has no key",
-            )

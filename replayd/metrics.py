@@ -144,6 +144,12 @@ OF_THE_SERVER: Sequence[Plain] = (
     ),
     (
         CounterMetricFamily,
+        "replayd_connections_refused",
+        "Connections whose key was not known.",
+        "counters.connections_refused",
+    ),
+    (
+        CounterMetricFamily,
         "replayd_replies_to_the_gone",
         "Replies whose peer had disconnected.",
         "counters.replies_to_the_gone",

@@ -41,6 +41,8 @@ class Counters:
     """The peer's queue was full; the shell counts it."""
     replies_to_the_gone: int = 0
     """The peer had disconnected; the shell counts it."""
+    connections_refused: int = 0
+    """Their key was not known; the shell counts it."""
     vitals: Vitals = field(default_factory=Vitals)
     """Written by the shell alone."""
 

@@ -29,7 +29,6 @@ from replayd.errors import BindError, StoreError
 from replayd.fault_log import FaultLog
 from replayd.gate import Gate
 from replayd.heap import Trimmer
-from replayd.items import FIRST_KEY, first_key_at
 from replayd.keeper import Keeper, StoreOptions
 from replayd.limits import LEASE_S, REPLY_BYTES
 from replayd.messages import Failed, Peeked, Peer, Reply, Sampled
@@ -55,12 +54,11 @@ LOADING_TOLD_S = 1
 class Daemon:
     """One service behind a ROUTER and, if `ingest` is given, a PULL socket.
 
-    `listen` and `ingest` are ZeroMQ endpoints; port 0 or `*` picks a free one. `seed` None draws one from the system,
-    and keys of items begin where no server before this one had any; with a seed they begin at 1. `trimmer` holds down
-    what the process keeps of freed memory. With a `store` the service begins with what is in it. On a `board` the loop
-    puts a bulletin once a second, of which a `manager`, who started the process, is told. `fds` are sockets that it
-    opened before, by the endpoints at which they listen. `max_bytes`: the most that all tables may hold (None: no
-    limit). With a directory of `keys` nobody is let in without one.
+    `listen` and `ingest` are ZeroMQ endpoints; port 0 or `*` picks a free one. `seed` None draws one from the system.
+    `trimmer` holds down what the process keeps of freed memory. With a `store` the service begins with what is in it.
+    On a `board` the loop puts a bulletin once a second, of which a `manager`, who started the process, is told. `fds`
+    are sockets that it opened before, by the endpoints at which they listen. `max_bytes`: the most that all tables may
+    hold (None: no limit). With a directory of `keys` nobody is let in without one.
     """
 
     def __init__(
@@ -86,7 +84,7 @@ class Daemon:
         self._board = board
         self._manager = manager
         self._fds = fds or {}
-        self._seed = seed
+        self._seed = secrets.randbits(64) if seed is None else seed
         self._lease_s = lease_s
         self._trimmer = trimmer
         self._listen = listen
@@ -113,18 +111,17 @@ class Daemon:
         self._context = zmq.Context()
         self._connections = Connections()
         try:
-            self._gate = Gate(self._context, self._keys) if self._keys else None
+            self._gate = Gate(self._context, self._keys, self._turned_away) if self._keys else None
             self._router = self._bound(zmq.ROUTER, self._listen)
             self._pull = self._bound(zmq.PULL, self._ingest) if self._ingest else None
             self.service = Service(
                 self._tables,
                 server_id=secrets.token_bytes(16),
                 version=__version__,
-                seed=secrets.randbits(64) if self._seed is None else self._seed,
+                seed=self._seed,
                 lease_s=self._lease_s,
                 started_at=time.monotonic(),
                 max_bytes=self._max_bytes,
-                first_key=first_key_at(time.time_ns()) if self._seed is None else FIRST_KEY,
             )
             self._reception = Reception(self.service, own_frame, self._faults.tell)
             self._unread = Unread(self._reception.read)
@@ -314,7 +311,7 @@ class Daemon:
 
     def _take_requests(self, now: float) -> None:
         for peer, frames in self._arrived():
-            self._reception.take(peer, frames, now, self._gate.holder(frames[-1]) if self._gate else None)
+            self._reception.take(peer, frames, now, self._gate.holder(peer, frames[-1]) if self._gate else None)
             if self.service.outbox_bytes >= REPLY_BYTES.value:
                 break
         self._reception.settle(now)
@@ -337,7 +334,7 @@ class Daemon:
                 frames = received(self._pull)
             except zmq.Again:
                 break
-            self._reception.take(None, frames, now, self._gate.holder(frames[-1]) if self._gate else None)
+            self._reception.take(None, frames, now, self._gate.holder(None, frames[-1]) if self._gate else None)
             if not self.service.wants_inserts:
                 break
         self._reception.settle(now)
@@ -351,7 +348,8 @@ class Daemon:
         assert isinstance(peer, tuple)
         if peer == ():
             return  # The daemon's own request, see `reloading`.
-        frames = encode(reply)
+        revoked = self._gate.refusal_of_reply(peer, "sample") if self._gate else None
+        frames = encode(reply if revoked is None else Failed("sample", reply.id, revoked.code, revoked.message, {}))
         if isinstance(reply, Sampled | Peeked):
             frames = self._unread.followed(peer, frames, reply.shown.nbytes, time.monotonic())
         try:
@@ -370,6 +368,10 @@ class Daemon:
             if error.errno != errno.EHOSTUNREACH:
                 raise
             self.service.counters.replies_to_the_gone += 1
+
+    def _turned_away(self, text: str) -> None:
+        self.service.counters.connections_refused += 1
+        self._faults.say(text, kind="refused connection", now=time.monotonic(), level=logging.WARNING)
 
     # --- signals and sockets ------------------------------------------------------------------------------------------
 

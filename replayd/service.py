@@ -21,8 +21,14 @@ from replayd.durability import Durability
 from replayd.errors import BadRequest, Fault, PeerError, ShuttingDown
 from replayd.intake import Intake, table_named
 from replayd.interned import Interned
-from replayd.items import FIRST_KEY, Keys
-from replayd.limits import LEASE_S, MAX_WAIT_MS, SAMPLES, UPDATES, WISH_ROUNDS
+from replayd.items import Keys
+from replayd.limits import (
+    LEASE_S,
+    MAX_WAIT_MS,
+    SAMPLES,
+    UPDATES,
+    WISH_ROUNDS,
+)
 from replayd.messages import (
     Checkpoint,
     CloseStream,
@@ -46,6 +52,7 @@ from replayd.messages import (
     Why,
 )
 from replayd.peeking import peek
+from replayd.pace import Pace
 from replayd.pending import Applied, Drawn, HeldBack, Outcome, PendingSample
 from replayd.quotas import Quotas
 from replayd.reports import Counters, report, report_hello
@@ -65,10 +72,7 @@ PendingHere = tuple[PendingSample, Table]
 
 
 class Service:
-    """The whole daemon but its sockets. Deterministic: the same requests at the same times give the same replies.
-
-    Keys of items rise from `first_key` on, which whoever starts it chooses so that no server before it drew them.
-    """
+    """The whole daemon but its sockets. Deterministic: the same requests at the same times give the same replies."""
 
     def __init__(
         self,
@@ -81,7 +85,6 @@ class Service:
         lease_s: float = LEASE_S,
         shard: int = 0,
         max_bytes: int | None = None,
-        first_key: int = FIRST_KEY,
     ) -> None:
         if not tables:
             raise ValueError("a server needs at least one table")
@@ -108,8 +111,9 @@ class Service:
         self.tables = {table.name: table for table in tables}
         for table, entropy in zip(tables, np.random.SeedSequence(seed).spawn(len(tables)), strict=True):
             table.bind(self.chunks, self.templates, np.random.Generator(np.random.PCG64(entropy)), self.capacity)
-        self._keys = Keys(shard, first_key)
+        self._keys = Keys(shard)
         self._accounts = Accounts()
+        self._pace = Pace()
         self._quotas: Quotas[PendingHere] = Quotas()
         self._intake = Intake(
             self.tables, self.chunks, self.streams, self.templates, self._keys, self._accounts, self.counters
@@ -147,6 +151,7 @@ class Service:
         try:
             if self._stopping:
                 raise ShuttingDown("the server is stopping")
+            self._pace.check(peer, request, now)
             self._handlers[type(request)](peer, request, now)
         except PeerError as error:
             self.refuse(peer, op, request.id, error)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket as unix
+import stat
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -15,6 +19,10 @@ from replayd.limits import FRAME_BYTES
 
 LINGER_MS = 1000
 """Time for the last replies to leave at the end."""
+
+PATH_MODE = 0o660
+"""Of the socket of an `ipc://` path: who may write to it may connect, so its owner and its group come in, whatever the
+umask. Whoever wants it narrower keeps it in a directory that others may not enter."""
 
 _OPTIONS: Mapping[int, Mapping[int, int]] = {
     zmq.ROUTER: {
@@ -46,8 +54,12 @@ def bound(
     """A socket of this kind at an endpoint, its connections counted, and those alone that the gate lets in if there is
     one. Raises BindError.
 
-    `fd`: a socket that listens there already, and is taken over.
+    `fd`: a socket that listens there already, and is taken over. The file of an `ipc://` path is made anew, for owner
+    and group (`PATH_MODE`), unless somebody accepts connections there.
     """
+    path = None if fd is not None else _path_of(endpoint)
+    if path is not None:
+        _refuse_if_taken(path, endpoint)
     socket: zmq.Socket[Any] = context.socket(kind)
     if "[" in endpoint:
         socket.setsockopt(zmq.IPV6, 1)
@@ -60,9 +72,43 @@ def bound(
     connections.watch(socket)
     try:
         socket.bind(endpoint)
-    except zmq.ZMQError as error:
+        if path is not None:
+            path.chmod(PATH_MODE)
+    except (zmq.ZMQError, OSError) as error:
         raise BindError(f"cannot bind {endpoint}: {os.strerror(error.errno or 0)}") from error
     return socket
+
+
+def _path_of(endpoint: str) -> Path | None:
+    """The file of an endpoint; None if it has none that is known before it is bound, as an abstract one (`@`)."""
+    path = endpoint.removeprefix("ipc://")
+    return None if path == endpoint or path.startswith("@") or path == "*" else Path(path)
+
+
+def _refuse_if_taken(path: Path, endpoint: str) -> None:
+    """libzmq deletes whatever is at the path, and one that listens there would never hear of anybody again."""
+    try:
+        is_socket = stat.S_ISSOCK(path.stat().st_mode)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BindError(f"cannot bind {endpoint}: {error.strerror}") from error
+    if not is_socket:
+        raise BindError(f"cannot bind {endpoint}: there is a file that is no socket")
+    with unix.socket(unix.AF_UNIX, unix.SOCK_STREAM) as probe:
+        # A full backlog is somebody, too.
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return
+        except PermissionError as error:
+            raise BindError(f"cannot bind {endpoint}: there is a socket of somebody else") from error
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise BindError(f"cannot bind {endpoint}: {error.strerror}") from error
+    raise BindError(f"cannot bind {endpoint}: {os.strerror(errno.EADDRINUSE)}: somebody answers there")
 
 
 def address_of(socket: zmq.Socket[Any]) -> str:

@@ -40,6 +40,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "items",
         "layouts",
         "maximum",
+        "pace",
         "payloads",
         "peeking",
         "parked",

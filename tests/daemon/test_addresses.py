@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import zmq
 
 import replayd
+from replayd.errors import BindError
 from replayd.server import Daemon
 from replayd_client import Client
 from replayd_client.errors import ConnectionLostError, DeadlineExceededError
 from tests.daemon.conftest import StartDaemon
+from tests.daemon.harness import run_replayd
 
 
 def has_ipv6() -> bool:
@@ -41,6 +47,76 @@ def test_a_client_reaches_a_daemon_wherever_it_listens(start_daemon: StartDaemon
     with Client(daemon.address) as client:
         client.insert([1.0], {"replay": 1.0})
         assert client.server_info()["replay"].current_size == 1
+
+
+def ipc_settings(directory: Path) -> tuple[Path, Path]:
+    """A path to listen at, and a file of settings that says so."""
+    path, config = directory / "replayd.sock", directory / "replayd.toml"
+    config.write_text(f'[server]\nlisten = "ipc://{path}"\ningest = ""\n[http]\nlisten = "off"\n')
+    return path, config
+
+
+def test_a_second_daemon_at_a_path_is_refused_and_the_first_goes_on(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    path, config = ipc_settings(tmp_path)
+    first = start_daemon("--config", str(config), file_decides=True)
+    ended = run_replayd("serve", "--config", str(config))
+    assert ended.returncode == os.EX_CANTCREAT
+    assert f"ipc://{path}" in ended.stderr
+    assert "in use" in ended.stderr
+    with Client(first.address) as client:
+        client.insert([1.0], {"replay": 1.0})
+        assert client.server_info()["replay"].current_size == 1
+
+
+def test_a_path_left_by_a_daemon_that_died_is_taken(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    path, config = ipc_settings(tmp_path)
+    first = start_daemon("--config", str(config), file_decides=True)
+    first.kill()
+    assert path.is_socket()
+    with Client(start_daemon("--config", str(config), file_decides=True).address) as client:
+        assert client.server_info()["replay"].current_size == 0
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
+def test_the_socket_at_a_path_is_for_owner_and_group_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    path = tmp_path / "replayd.sock"
+    before = os.umask(umask)
+    try:
+        with in_process(f"ipc://{path}"):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    finally:
+        os.umask(before)
+
+
+def test_a_file_that_is_no_socket_is_not_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("mine")
+    with pytest.raises(BindError, match="no socket"), in_process(f"ipc://{path}"):
+        pass
+    assert path.read_text() == "mine"
+
+
+def test_one_who_listens_and_does_not_accept_keeps_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "busy.sock"
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as waiting:
+        listener.bind(str(path))
+        listener.listen(0)
+        waiting.connect(str(path))
+        with pytest.raises(BindError, match="in use"), in_process(f"ipc://{path}"):
+            pass
+        listener.accept()[0].close()
+
+
+@contextmanager
+def in_process(listen: str) -> Iterator[Daemon]:
+    """A daemon of this process, bound and then ended."""
+    limiter = replayd.rate_limiters.MinSize(1)
+    table = replayd.Table("t", replayd.selectors.Fifo(), replayd.selectors.Fifo(), 1, limiter)
+    daemon = Daemon([table], listen, None)
+    daemon.bind()
+    yield daemon
+    daemon.stop()
+    daemon.run(stop_on_signals=False)
 
 
 def test_the_first_call_may_be_one_that_does_not_wait(start_daemon: StartDaemon) -> None:
