@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
@@ -27,7 +28,8 @@ def check_config(file: str | None, as_json: bool) -> None:
     """Check the settings of FILE and of the environment, as `replayd serve` would, and say all that is wrong.
 
     Without FILE it is the one that REPLAYD_SERVE_CONFIG names, and without that the environment alone is checked. It
-    also tells what memory the tables will take, and warns where that is more than the process may have. Exit code 0 if
+    also tells what memory the tables will take, and warns where that is more than the process may have, and where this
+    user could not make or write the store. Exit code 0 if
     `replayd serve` would take the settings, with or without warnings, else 78.
 
     \b
@@ -37,7 +39,8 @@ def check_config(file: str | None, as_json: bool) -> None:
     """
     from replayd.config import read_config
     from replayd.config_faults import ConfigError
-    from replayd.forecast import forecast, memory_warnings, total_bytes
+    from replayd.doctor import unwritable
+    from replayd.forecast import forecast, memory_notes, memory_warnings, total_bytes
     from replayd.process import limit_bytes
 
     with warnings.catch_warnings(record=True) as caught:
@@ -52,6 +55,9 @@ def check_config(file: str | None, as_json: bool) -> None:
             fail(os.EX_CONFIG, *error.problems)
     limit = limit_bytes()
     doubts = [*dict.fromkeys(str(each.message) for each in caught), *memory_warnings(config, limit)]
+    if config.store is not None and (trouble := unwritable(Path(config.store.path))):
+        doubts.append(f"store.path: {trouble}")
+    notes = memory_notes(config, limit)
     tables = forecast(config)
     if as_json:
         print_json(
@@ -60,6 +66,7 @@ def check_config(file: str | None, as_json: bool) -> None:
                 "file": file,
                 "faults": [],
                 "warnings": doubts,
+                "notes": notes,
                 "tables": [{**asdict(each), "nbytes": each.nbytes} for each in tables],
                 "predicted_bytes": total_bytes(config),
                 "limit_bytes": limit,
@@ -73,6 +80,8 @@ def check_config(file: str | None, as_json: bool) -> None:
         click.echo(f"  {table.name}: {each}")
     if limit:
         click.echo(f"  together {size_text(total_bytes(config))}; this process may have {size_text(limit)}")
+    for note in notes:
+        click.echo(f"  {note}")
 
 
 @click.command("default-config")

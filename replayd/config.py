@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from replayd.config_choices import LIMITERS
 from replayd.config_environment import put_environment
@@ -83,11 +84,42 @@ def read_config(
     try:
         config = Config.model_validate(data)
     except ValidationError as error:
-        faults += [fault_of(details, data, places) for details in error.errors()]
+        faults += [fault_of(details, data, places) for details in (*error.errors(), *_hidden(error, data))]
+    faults += _named_twice(data, places)
     if faults:
         raise ConfigError(faults)
     config.http.is_said = http_is_said
     return config
+
+
+def _hidden(error: ValidationError, data: Mapping[str, Any]) -> list[ErrorDetails]:
+    """Faults of the whole, for which the model does not look while a part is faulty: those of all other parts."""
+    places = [details["loc"] for details in error.errors()]
+    if not all(place and place[0] in ("table", "store", "log") for place in places):
+        return []
+    rest = {key: value for key, value in data.items() if key == "table" or (key,) not in {p[:1] for p in places}}
+    if isinstance(tables := rest.pop("table", None), list):
+        faulty = {place[1] for place in places if place[0] == "table" and len(place) > 1}
+        if whole := [table for index, table in enumerate(tables) if index not in faulty]:
+            rest["table"] = whole
+    try:
+        Config.model_validate(rest)
+    except ValidationError as further:
+        return further.errors()
+    return []
+
+
+def _named_twice(data: Mapping[str, Any], places: Places) -> list[Fault]:
+    """Tables with the name of one before, whatever else is wrong with either."""
+    tables = data.get("table")
+    if not isinstance(tables, list):
+        return []
+    names = [table.get("name") if isinstance(table, dict) else None for table in tables]
+    return [
+        Fault(f"tables are named twice: {name!r}", place=places.of(("table", index, "name")))
+        for index, name in enumerate(names)
+        if isinstance(name, str) and name in names[:index]
+    ]
 
 
 def build_tables(config: Config) -> list[Table]:

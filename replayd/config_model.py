@@ -368,11 +368,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _distinct_names(self) -> Self:
-        names = [table.name for table in self.table]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"tables are named twice: {', '.join(map(repr, twice))}")
+    def _judge_extensions(self) -> Self:
         check_extensions_together({table.name: table.build_extensions() for table in self.table})
         return self
 

@@ -27,7 +27,7 @@ from replayd import __version__
 from replayd.config import read_config
 from replayd.config_faults import ConfigError
 from replayd.config_model import Config
-from replayd.forecast import memory_warnings, total_bytes
+from replayd.forecast import memory_notes, memory_warnings, total_bytes
 from replayd.process import limit_bytes
 from replayd.wording import size_text
 
@@ -71,7 +71,7 @@ def examine(
     config, findings = settings(file, environment)
     yield from versions()
     yield from findings
-    yield from daemon(address, info, config)
+    yield from daemon(address, info, config, environment)
     yield from keys(config, environment)
     yield from clock(time.time(), _clock_state())
     yield from memory(config, limit_bytes(), resource.getrlimit(resource.RLIMIT_AS)[0])
@@ -170,11 +170,20 @@ def keys(config: Config | None, environment: Mapping[str, str]) -> Iterator[Find
 # --- what runs --------------------------------------------------------------------------------------------------------
 
 
-def daemon(address: str, info: Mapping[str, Any] | str, config: Config | None) -> Iterator[Finding]:
+def daemon(
+    address: str, info: Mapping[str, Any] | str, config: Config | None, environment: Mapping[str, str]
+) -> Iterator[Finding]:
     """Whether it answers, who else may sit at its addresses, and how it is."""
     if isinstance(info, str):
         if _connects(address):
+            has_key = bool(environment.get(KEY_FILE_VARIABLE))
+            if config is not None and config.access is not None and not has_key:
+                text = f"somebody listens at {address}, and answers only who has a key: {KEY_FILE_VARIABLE} is not set"
+                yield Finding("daemon", WARN, text, f"{KEY_FILE_VARIABLE}=FILE replayd doctor, the file of an operator")
+                return
             advice = "see who it is (ss -ltnp), and the daemon's log; a stuck daemon is restarted"
+            if not has_key:
+                advice += f"; if keys are needed there, {KEY_FILE_VARIABLE} names the file of one"
             yield Finding("daemon", FAIL, f"somebody listens at {address} and does not answer: {info}", advice)
             return
         yield Finding("daemon", FAIL, f"nobody answers at {address}: {info}", "start it: systemctl start replayd")
@@ -258,7 +267,9 @@ def memory(config: Config | None, limit: int, address_space: int) -> Iterator[Fi
     for doubt in doubts:
         yield Finding("memory", WARN, doubt, "set max_bytes of the table or of the server")
     if not doubts:
+        notes = [] if config is None else memory_notes(config, limit)
         wanted = "" if config is None else f", tables come to {size_text(total_bytes(config))} when they are full"
+        wanted = "".join(f"; {note}" for note in notes) or wanted
         yield Finding("memory", OK, f"{size_text(limit) if limit else 'no limit known'}{wanted}")
 
 
@@ -279,14 +290,31 @@ def disk(config: Config | None) -> Iterator[Finding]:
         yield Finding("data directory", OK, "none is set: what is held ends with the daemon")
         return
     path = Path(config.store.path)
-    there = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-        advice = f"chown it to the daemon's user, or run this as that user: {there}"
-        yield Finding("data directory", FAIL, f"{path} cannot be written by this user", advice)
+    if trouble := unwritable(path):
+        advice = "set store.path elsewhere, give the directory to the daemon's user, or run this as that user"
+        yield Finding("data directory", FAIL, trouble, advice)
         return
-    free, wanted = shutil.disk_usage(there).free, total_bytes(config)
+    free, wanted = shutil.disk_usage(_nearest(path)).free, total_bytes(config)
     text = f"{path}: {size_text(free)} free, tables come to {size_text(wanted)} when they are full"
     if free < wanted:
         yield Finding("data directory", WARN, text, "make room, or limit the tables: a checkpoint must fit")
     else:
         yield Finding("data directory", OK, text)
+
+
+def unwritable(path: Path) -> str:
+    """Why this user could not make or write this directory; empty if nothing speaks against it. Changes nothing."""
+    there = _nearest(path)
+    if not there.is_dir():
+        return f"{path} cannot be a directory: {there} is a file"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{path} cannot be {'written' if there == path.absolute() else 'made'} by this user"
+    # Of a file system like /proc, where even root makes nothing.
+    if os.statvfs(there).f_blocks == 0:
+        return f"{path} cannot be {'written' if there == path.absolute() else 'made'}: there is no disk behind {there}"
+    return ""
+
+
+def _nearest(path: Path) -> Path:
+    """The directory itself, or the nearest above it that is there."""
+    return next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())

@@ -72,13 +72,18 @@ def memory_warnings(config: Config, limit_bytes: int) -> list[str]:
             f"tables may come to {size_text(predicted)} when they are full, and this process may have "
             f"{size_text(limit_bytes)}: lower max_size or max_bytes, or allow it more (MemoryMax of the service)"
         )
-    elif limit_bytes and whole is None and any(not e.is_known and e.max_bytes is None for e in forecast(config)):
-        names = ", ".join(repr(e.name) for e in forecast(config) if not e.is_known and e.max_bytes is None)
-        found.append(
-            f"nobody can tell what {names} will take of the {size_text(limit_bytes)} that this process may have: "
-            "max_bytes would bound it, of the table or of the server"
-        )
     return found
+
+
+def memory_notes(config: Config, limit_bytes: int) -> list[str]:
+    """What cannot be foretold, in words, where nothing bounds it: no fault, but worth a thought."""
+    names = ", ".join(repr(e.name) for e in forecast(config) if not e.is_known and e.max_bytes is None)
+    if not limit_bytes or not names or config.server.max_bytes is not None:
+        return []
+    return [
+        f"nobody can tell what {names} will take of the {size_text(limit_bytes)} that this process may have: "
+        "max_bytes would bound it, of the table or of the server"
+    ]
 
 
 def _of_table(table: TableConfig) -> Forecast:

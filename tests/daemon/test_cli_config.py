@@ -82,7 +82,7 @@ def test_a_file_that_is_not_there_is_a_misuse() -> None:
         (SIGNED, 1 << 20, "lower max_size or max_bytes"),
         (SIGNED + 'max_bytes = "1MiB"\n', 1 << 40, "more than its max_bytes, 1 MiB"),
         ('[server]\nmax_bytes = "1MiB"\n' + SIGNED, 1 << 40, "server.max_bytes is 1 MiB"),
-        ('[[table]]\nname = "a"\n', 1 << 40, "nobody can tell what 'a' will take"),
+        ('[store]\npath = "/proc/nope"\n' + SIGNED, 1 << 40, "store.path: /proc/nope cannot be made"),
         ('[[table]]\nname = "a"\nmax_bytes = "2GiB"\n', 1 << 30, "this process may have 1 GiB"),
     ],
 )
@@ -107,4 +107,14 @@ def test_the_default_configuration_is_accepted(tmp_path: Path) -> None:
     assert printed.exit_code == 0
     ended = run("check-config", write(tmp_path, printed.stdout))
     assert ended.exit_code == 0
-    assert not [line for line in ended.stderr.splitlines() if "warning" not in line]
+    assert ended.stderr == ""
+    assert "no faults" in ended.stdout
+
+
+def test_what_cannot_be_foretold_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "limit_bytes", lambda: 1 << 40)
+    path, said = write(tmp_path, '[[table]]\nname = "a"\n'), "nobody can tell what 'a' will take"
+    ended = run("check-config", path)
+    assert (said in ended.stdout, ended.stderr) == (True, "")
+    found = json.loads(run("check-config", path, "--json").stdout)
+    assert (found["warnings"], said in found["notes"][0]) == ([], True)

@@ -329,6 +329,18 @@ def test_two_tables_of_one_name_are_refused() -> None:
     assert problems(tables=["a", "b", "a"]) == ["tables are named twice: 'a'"]
 
 
+def test_faults_of_the_whole_are_told_with_those_of_parts(tmp_path: Path) -> None:
+    path = tmp_path / "replayd.toml"
+    path.write_text(
+        '[server]\nlisten = "tcp://0.0.0.0:7077"\n[store]\npath = ""\n[[table]]\nname = "a"\nmax_size = 0\n'
+        '[[table]]\nname = "b"\n[[table]]\nname = "a"\n'
+    )
+    told = list(map(str, faults(str(path))))
+    assert len(told) == 4, told
+    for place, what in ((":4", "store.path"), (":7", "max_size"), (":11", "named twice: 'a'"), ("", "0.0.0.0:7077")):
+        assert len([line for line in told if f"{path}{place}: " in line and what in line]) == 1, what
+
+
 @pytest.mark.parametrize("text", ["t,max_size", "t,max_size=1,max_size=2", "t,name=u", "t,", "t,error_buffer=1:2:3"])
 def test_a_table_on_the_command_line_that_cannot_be_read_is_refused(text: str) -> None:
     assert problems(tables=[text])

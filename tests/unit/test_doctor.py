@@ -65,7 +65,7 @@ def test_faults_of_the_settings_are_told_one_by_one(tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_answers_is_well() -> None:
-    assert worst(doctor.daemon("tcp://127.0.0.1:1", INFO, None)).state == "ok"
+    assert worst(doctor.daemon("tcp://127.0.0.1:1", INFO, None, {})).state == "ok"
 
 
 @pytest.mark.parametrize(
@@ -82,21 +82,32 @@ def test_a_daemon_that_answers_is_well() -> None:
     ],
 )
 def test_what_is_wrong_with_a_daemon_is_told(change: dict[str, Any], state: str, said: str) -> None:
-    found = worst(doctor.daemon("tcp://127.0.0.1:1", INFO | change, None))
+    found = worst(doctor.daemon("tcp://127.0.0.1:1", INFO | change, None, {}))
     assert (found.state, said in found.what) == ("fail" if state == "fail" else "warn", True)
 
 
 def test_who_is_silent_is_told_from_who_is_not_there(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
-    assert "does not answer" in worst(doctor.daemon(f"tcp://127.0.0.1:{port}", "no answer", None)).what
+    assert "does not answer" in worst(doctor.daemon(f"tcp://127.0.0.1:{port}", "no answer", None, {})).what
     listener.close()
-    assert "nobody answers" in worst(doctor.daemon(f"tcp://127.0.0.1:{port}", "no answer", None)).what
+    assert "nobody answers" in worst(doctor.daemon(f"tcp://127.0.0.1:{port}", "no answer", None, {})).what
+
+
+def test_a_daemon_that_needs_a_key_is_not_taken_for_a_stuck_one(listener: socket.socket, tmp_path: Path) -> None:
+    address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    config = read_config(environment={"REPLAYD_ACCESS_KEYS": str(tmp_path)})
+    found = worst(doctor.daemon(address, "no answer", config, {}))
+    assert (found.state, "REPLAYD_KEY_FILE" in found.what, "stuck" in found.advice) == ("warn", True, False)
+    with_key = worst(doctor.daemon(address, "no answer", config, {"REPLAYD_KEY_FILE": "some.key"}))
+    assert (with_key.state, "KEY_FILE" in with_key.advice) == ("fail", False)
+    unknown = worst(doctor.daemon(address, "no answer", None, {}))
+    assert (unknown.state, "REPLAYD_KEY_FILE" in unknown.advice) == ("fail", True)
 
 
 def test_ports_that_somebody_else_has_are_told(listener: socket.socket, tmp_path: Path) -> None:
     ingest = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
     config = read_config(environment={"REPLAYD_SERVER_INGEST": ingest, "REPLAYD_HTTP_LISTEN": "off"}, port=0)
-    found = list(doctor.daemon(f"ipc://{tmp_path}/none", "no answer", config))
+    found = list(doctor.daemon(f"ipc://{tmp_path}/none", "no answer", config, {}))
     taken = [finding for finding in found if finding.check == "addresses" and finding.state == "fail"]
     assert [ingest in finding.what for finding in taken] == [True]
 
@@ -156,6 +167,18 @@ def test_a_store_without_room_or_rights_is_told(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert worst(doctor.disk(config)).state == "fail"
     assert worst(doctor.disk(read_config())).state == "ok"
+
+
+def test_a_directory_that_nobody_can_make_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in ("/proc/nope", tmp_path / "file", tmp_path / "file" / "in"):
+        found = worst(doctor.disk(read_config(data_dir=str(path))))
+        assert (found.state, str(path) in found.what) == ("fail", True), path
+
+
+def test_what_cannot_be_foretold_is_no_warning() -> None:
+    found = worst(doctor.memory(read_config(), 1 << 40, resource.RLIM_INFINITY))
+    assert (found.state, "nobody can tell what 'replay' will take" in found.what) == ("ok", True)
 
 
 def test_the_command_tells_everything_and_ends_in_a_failure_if_one_was_found(
