@@ -28,6 +28,8 @@ class BatchWriter(WriterLife):
     uses a writer; a context manager, which flushes and closes.
     """
 
+    _made_by = "batch_writer"
+
     def __init__(
         self,
         pool: ConnectionPool,

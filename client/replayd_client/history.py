@@ -232,7 +232,14 @@ class ColumnHistory:
 
     def _picked(self, index: Any) -> TrajectoryColumn:
         log = self._log
-        rows, squeeze = picked(range(log.history_start, log.rows), index)
+        try:
+            rows, squeeze = picked(range(log.history_start, log.rows), index)
+        except IndexError:
+            kept = min(log.rows - log.oldest_row, len(self))
+            there = f"the last {kept} of {len(self)} steps are kept, {-kept} to -1" if kept else "there is no step yet"
+            raise IndexError(
+                f"{path_text(self.path)}[{_index_text(index)}]: {there} (num_keep_alive_refs is {log.keep_rows})"
+            ) from None
         if not rows:
             raise DataError(f"{path_text(self.path)}[{_index_text(index)}] picks no step of {len(self)}")
         column = log.column_of.get(self.path)

@@ -23,6 +23,7 @@ class StructuredWriter(WriterLife):
     """
 
     _core: ItemCore
+    _made_by = "structured_writer"
 
     def __init__(self, core: ItemCore, configs: Sequence[Config]) -> None:
         self._core = core

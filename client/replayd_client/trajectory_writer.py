@@ -23,6 +23,7 @@ class TrajectoryWriter(WriterLife):
     """
 
     _core: ItemCore
+    _made_by = "trajectory_writer"
 
     def __init__(self, core: ItemCore) -> None:
         self._core = core

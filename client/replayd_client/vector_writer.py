@@ -41,6 +41,8 @@ class VectorWriter(WriterLife):
     hold their next observation themselves, `observations` is empty, and there are no closing rows.
     """
 
+    _made_by = "vector_writer"
+
     def __init__(
         self,
         pool: ConnectionPool,

@@ -21,6 +21,7 @@ class Writer(WriterLife):
     items are in their tables. One thread at a time uses a writer."""
 
     _core: ItemCore
+    _made_by = "writer"
 
     def __init__(self, core: ItemCore) -> None:
         self._core = core

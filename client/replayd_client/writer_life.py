@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
-from replayd_client.errors import ClosedError, ReplaydError
+from replayd_client.errors import ArgumentTypeError, ClosedError, ReplaydError
+from replayd_client.pool import ConnectionPool
 from replayd_client.writer_core import EXIT_TIMEOUT_MS, WriterCore
 from replayd_client.writer_report import WriterReport
 
@@ -15,6 +16,14 @@ class WriterLife:
     in the background, so nobody waits for it."""
 
     _core: WriterCore
+    _made_by: ClassVar[str]
+    """The client's method that makes one."""
+
+    def __new__(cls, *parts: object) -> Self:
+        # Before the arguments are compared with those of __init__, of which a caller of the class knows nothing.
+        if not parts or not isinstance(parts[0], WriterCore | ConnectionPool):
+            raise ArgumentTypeError(f"a {cls.__name__} is made by client.{cls._made_by}(…), not by calling its class")
+        return super().__new__(cls)
 
     def report(self) -> WriterReport:
         """Bytes appended and bytes stored of each column, in the chunks that are finished."""

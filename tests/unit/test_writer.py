@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import replayd_client
 from replayd_client.chunk_log import ChunkLog
-from replayd_client.errors import DataError
+from replayd_client.errors import ArgumentTypeError, DataError
 from replayd_client.history import ColumnHistory, TrajectoryColumn
 from replayd_client.item_handle import ItemHandle
 from replayd_client.steps import Steps
@@ -79,6 +82,35 @@ INDICES = st.one_of(
     st.lists(st.integers(-9, 9), min_size=1, max_size=6),
     st.lists(st.integers(-9, 9), min_size=1, max_size=6).map(np.array),
 )
+
+
+def test_an_index_beyond_the_history_is_told_with_the_steps_that_are_kept() -> None:
+    pen = Pen(keep=2)
+    for number in range(3):
+        pen.append({"a": number})
+    for index in (3, -4, [0, 9]):
+        with pytest.raises(IndexError, match=r"^a\[.*\]: the last 2 of 3 steps are kept, -2 to -1 \(.*refs is 2\)$"):
+            pen.history["a"][index]
+    pen.log.end_episode(True)
+    with pytest.raises(IndexError, match=r"^a\[-1\]: there is no step yet"):
+        pen.history["a"][-1]
+
+
+@pytest.mark.parametrize("name", ["BatchWriter", "StructuredWriter", "TrajectoryWriter", "VectorWriter", "Writer"])
+def test_a_writer_that_is_not_made_by_a_client_says_what_makes_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", left.append)
+    kind, client = getattr(replayd_client, name), replayd_client.Client("localhost:1")
+    for arguments in ((), (client,), (client, 1), (None,)):
+        with pytest.raises(ArgumentTypeError, match=rf"a {name} is made by client\.(\w+)\(") as caught:
+            kind(*arguments)
+        maker = str(caught.value).partition("client.")[2].partition("(")[0]
+        assert callable(getattr(client, maker))
+        assert maker.replace("_", "") == name.lower()
+        del caught
+    gc.collect()
+    assert left == []
+    client.close()
 
 
 def check_index(pen: Pen, steps: int, keep: int, index: Any) -> None:
