@@ -55,7 +55,7 @@ def info(address: str, timeout_s: float, as_json: bool) -> None:
 def _store_text(store: Mapping[str, Any]) -> str:
     text = f"{store['path']}, {size_text(store['size_bytes'])}: "
     if "last" in store:
-        text += f"checkpoint {store['last']['generation']} of {store['durable_age_s']:.0f} s ago"
+        text += f"checkpoint {store['last']['generation']} of {store['last']['age_s']:.0f} s ago"
     elif "restored_generation" in store:
         text += f"begun with checkpoint {store['restored_generation']}, none since"
     else:

@@ -47,6 +47,8 @@ class Durability:
     """Times are by the service's clock. Without a `path` there is no store."""
 
     path: str | None = None
+    began_at: float = 0.0
+    """When the store was opened."""
     host: str = ""
     size_bytes: int = 0
     checkpoints: int = 0
@@ -83,6 +85,8 @@ class Durability:
         fields: dict[str, Any] = {
             "path": self.path,
             "size_bytes": self.size_bytes,
+            # Until there is one, what has come since the start is in none.
+            "checkpoint_age_s": now - (self.began_at if self.last is None else self.last.of),
             "checkpoints": self.checkpoints,
             "failures": self.failures,
         }
@@ -90,7 +94,7 @@ class Durability:
             fields["restored_generation"] = self.restored_generation
         if self.last is not None:
             fields["durable_age_s"] = now - self.last.of
-            fields["last"] = self._fields(self.last)
+            fields["last"] = {**self._fields(self.last), "age_s": fields["durable_age_s"]}
         if self.replayed is not None:
             fields["replayed_requests"] = self.replayed
         if self.journal is not None:

@@ -77,7 +77,7 @@ class Keeper:
             raise
         durability = self._service.durability
         durability.path, durability.host = str(self._options.path.resolve()), socket.gethostname()
-        durability.size_bytes = store.size_bytes
+        durability.size_bytes, durability.began_at = store.size_bytes, self._began
         writer = self._writer = StoreWriter(store, blocks, self._writer_tells)
         # A number is left out: what is recorded from now on does not go on from what there may be.
         journal = Journal(self._options.journal, self._service, writer.post_entries, store.next_entry() + 1)

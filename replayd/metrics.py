@@ -166,6 +166,12 @@ OF_THE_SERVER: Sequence[Plain] = (
         "How much of the last time a crash would take: since the last checkpoint, or what the journal lacks.",
         "store.durable_age_s",
     ),
+    (
+        GaugeMetricFamily,
+        "replayd_checkpoint_age_seconds",
+        "Since the moment that the last checkpoint saved, or since the start if there was none since.",
+        "store.checkpoint_age_s",
+    ),
     (GaugeMetricFamily, "replayd_checkpoint_duration_seconds", "What it took.", "store.last.duration_s"),
     (GaugeMetricFamily, "replayd_checkpoint_bytes", "What it wrote.", "store.last.bytes"),
     (CounterMetricFamily, "replayd_checkpoints", "Checkpoints written.", "store.checkpoints"),

@@ -70,6 +70,15 @@ def test_every_alert_says_what_is_the_matter_and_what_to_do() -> None:
     assert commands <= set(main.commands)
 
 
+def test_the_age_of_checkpoints_is_what_is_alarmed_and_shown_as_that() -> None:
+    # Not the durable age: with a journal that stays small however long ago the last checkpoint was, and without one it
+    # has no value until the first.
+    (rule,) = [rule for rule in RULES if rule.startswith("ReplaydCheckpointOld")]
+    assert asked(rule.partition("annotations:")[0]) == {"replayd_checkpoint_age_seconds"}
+    (panel,) = [panel for panel in panels() if panel["title"] == "Age of the last checkpoint"]
+    assert asked(panel["targets"][0]["expr"]) == {"replayd_checkpoint_age_seconds"}
+
+
 def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:

@@ -521,10 +521,14 @@ def test_metrics_tell_of_checkpoints(start_daemon: StartDaemon, connect: Connect
     connect(daemon).insert("replay")
     until(lambda: bool(_bulletin(daemon)))
     assert not any(name == "replayd_durable_age_seconds" for name, _ in metrics_of(daemon))
+    since_start_s = value(metrics_of(daemon), "replayd_checkpoint_age_seconds")
+    assert since_start_s > 0, "a daemon that never makes one is found by its alert"
     assert run_replayd("checkpoint", "--address", daemon.address).returncode == 0
     until(lambda: metrics_of(daemon).get(("replayd_checkpoints_total", frozenset())) == 1)
     metrics = metrics_of(daemon)
     assert value(metrics, "replayd_checkpoint_failures_total") == 0
     assert value(metrics, "replayd_durable_age_seconds") > 0
+    store = info_of(daemon.http_address)["store"]
+    assert store["last"]["age_s"] == store["checkpoint_age_s"] > 0
     assert value(metrics, "replayd_checkpoint_bytes") > 0
     assert value(metrics, "replayd_store_size_bytes") > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 from replayd_client import Client, errors
 from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.embedded import DEADLINE_S, free_port, size, until
-from tests.daemon.harness import DaemonProcess
+from tests.daemon.harness import DaemonProcess, run_replayd
 from tests.daemon.storm import CONFIG, Ledger, act, emptied, learn, padded
 
 ROUNDS = 4
@@ -111,6 +112,24 @@ def test_at_most_the_last_interval_is_lost(tmp_path: Path, client_of: Callable[[
         # What is lost is the end of what there was.
         assert found == sorted(found)
         assert found[:-10] == list(range(len(found) - 10))
+
+
+def test_the_age_of_a_checkpoint_is_its_own_whatever_the_journal_has(
+    start_daemon: StartDaemon, client_of: Callable[[str], Client], tmp_path: Path
+) -> None:
+    daemon = start_daemon(*TABLE, "--data-dir", str(tmp_path / "data"), "--journal", "interval")
+    client = client_of(daemon.address)
+    # The journal is written each second, so what it lacks stays younger.
+    until(lambda: client.info()["store"]["last"]["age_s"] > 3 > client.info()["store"]["durable_age_s"])
+    store = client.info()["store"]
+    assert store["last"]["age_s"] == store["checkpoint_age_s"]
+    shown = run_replayd("info", "--address", daemon.address)
+    age = re.search(r"checkpoint 1 of (\d+) s ago", shown.stdout)
+    assert age is not None, shown.stdout + shown.stderr
+    assert int(age[1]) >= 3
+    before_s = client.info()["store"]["checkpoint_age_s"]
+    client.checkpoint()
+    assert client.info()["store"]["checkpoint_age_s"] < before_s
 
 
 def test_what_was_pushed_is_there_after_a_crash(
