@@ -8,6 +8,7 @@ revoked is good for nothing from then on.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ import zmq
 from zmq.utils import z85
 
 from replayd.access import AccessError, Holder, read_allowed
+from replayd.errors import PeerError
 from replayd.key_files import ALLOWED_FILE, SERVER_FILE, read_server_secret
+from replayd.limits import STREAMS
+from replayd.messages import Peer
 
 log = logging.getLogger("replayd")
 

@@ -348,9 +348,11 @@ class Daemon:
         assert isinstance(peer, tuple)
         if peer == ():
             return  # The daemon's own request, see `reloading`.
-        revoked = self._gate.refusal_of_reply(peer, "sample") if self._gate else None
-        frames = encode(reply if revoked is None else Failed("sample", reply.id, revoked.code, revoked.message, {}))
+        frames = encode(reply)
         if isinstance(reply, Sampled | Peeked):
+            op = "sample" if isinstance(reply, Sampled) else "peek"
+            if self._gate and (revoked := self._gate.refusal_of_reply(peer, op)):
+                frames = encode(Failed(op, reply.id, revoked.code, revoked.message, revoked.detail))
             frames = self._unread.followed(peer, frames, reply.shown.nbytes, time.monotonic())
         try:
             self._router.send_multipart([*peer, *frames], zmq.NOBLOCK, copy=False)

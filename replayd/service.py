@@ -51,8 +51,8 @@ from replayd.messages import (
     Update,
     Why,
 )
-from replayd.peeking import peek
 from replayd.pace import Pace
+from replayd.peeking import peek
 from replayd.pending import Applied, Drawn, HeldBack, Outcome, PendingSample
 from replayd.quotas import Quotas
 from replayd.reports import Counters, report, report_hello

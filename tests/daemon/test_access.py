@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,13 +114,18 @@ def test_without_a_key_one_is_told_at_once(door: Doorkeeper) -> None:
                 ask(client)
 
 
-def test_a_key_that_the_server_does_not_know_is_told_at_once(door: Doorkeeper, tmp_path: Path) -> None:
-    stranger = Path(door.generate("stranger", "admin", directory=tmp_path))
+def stranger_at(door: Doorkeeper, directory: Path) -> str:
+    """A key of somebody who knows the server, and whom it does not know."""
+    stranger = Path(door.generate("stranger", "admin", directory=directory))
     mine = Path(door.directory / "boss.key").read_text()
     server = next(line for line in mine.splitlines() if line.startswith("server"))
     text = stranger.read_text().splitlines()
     stranger.write_text("\n".join(line for line in text if not line.startswith("server")) + f"\n{server}\n")
-    with door.client(str(stranger)) as client:
+    return str(stranger)
+
+
+def test_a_key_that_the_server_does_not_know_is_told_at_once(door: Doorkeeper, tmp_path: Path) -> None:
+    with door.client(stranger_at(door, tmp_path)) as client:
         for ask in ASKED.values():
             with pytest.raises(AccessDeniedError, match="stranger"):
                 ask(client)
@@ -145,6 +151,40 @@ def test_a_revoked_key_is_good_for_nothing_on_any_connection(door: Doorkeeper) -
                 ask(client)
     with door.client(file) as client, pytest.raises(AccessDeniedError):
         client.server_info(timeout=DEADLINE_MS / 1000)
+
+
+def test_what_a_revoked_key_waits_for_is_not_given_to_it(door: Doorkeeper) -> None:
+    file = door.generate("waiter", "learner")
+    door.reload()
+    with door.client(file) as client, door.client(str(door.directory / "boss.key")) as boss:
+        boss.reset("replay", DEADLINE_MS)
+        raised: list[Exception] = []
+
+        def wait() -> None:
+            try:
+                client.sample_batch("replay", 1, timeout_ms=DEADLINE_MS)
+            except AccessDeniedError as error:
+                raised.append(error)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        while not boss.why("replay").waiting:
+            pass
+        door.revoke("waiter")
+        boss.insert(STEP, {"replay": 1.0}, DEADLINE_MS)
+        waiter.join(DEADLINE_MS / 1000)
+        assert [type(error) for error in raised] == [AccessDeniedError]
+
+
+def test_refused_connections_are_counted_and_told_in_few_lines(door: Doorkeeper, tmp_path: Path) -> None:
+    with door.client(str(door.directory / "boss.key")) as boss:
+        before = boss.info()["counters"]["connections_refused"]
+        stranger = stranger_at(door, tmp_path)
+        for _ in range(30):
+            with door.client(stranger) as client, pytest.raises(AccessDeniedError):
+                client.server_info(timeout=DEADLINE_MS / 1000)
+        assert boss.info()["counters"]["connections_refused"] >= before + 30
+    assert door.daemon.output().count("refused a connection") < 20
 
 
 def test_a_key_for_a_server_without_keys_is_told_at_once(door: Doorkeeper, tmp_path: Path) -> None:

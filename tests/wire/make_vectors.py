@@ -1363,7 +1363,7 @@ def errors() -> list[Vector]:
         failed("limit_exceeded", "sample", 11, "limit_exceeded", "samples is 16384, got 20000",
                ("limit", text("samples")), ("value", uint(16384)), ("got", uint(20000)),
                detail={"limit": "samples", "value": 16384, "got": 20000}),
-        failed("table_full", "insert", 20, "table_full", "table replay holds 90 of 100 bytes", ("table", text("replay")),
+        failed("table_full", "insert", 20, "table_full", "replay holds 90 of 100 bytes", ("table", text("replay")),
                ("limit", text("max_bytes")), ("value", uint(100)), ("held", uint(90)), ("needed", uint(20)),
                detail={"table": "replay", "limit": "max_bytes", "value": 100, "held": 90, "needed": 20}),
         failed("never_grantable", "sample", 12, "never_grantable", "its limit is 8", ("table", text("replay")),
