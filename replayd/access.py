@@ -9,6 +9,7 @@ Owns the allow-list as it is kept in a file of TOML, one section a name. Knows n
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ ROLES: Mapping[str, frozenset[str]] = {
     "admin": frozenset(OPS),
 }
 """The operations that each role lets its holder ask for."""
+
+ALLOWED_MODE = 0o640
+"""Of the list: names and public keys are no secrets, and nobody's business either."""
 
 KEY_CHARACTERS = 40
 """Of a CURVE key in Z85, the form in which ZeroMQ's tools write it."""
@@ -61,7 +65,7 @@ def read_allowed(path: Path) -> dict[str, Holder]:
     try:
         sections = tomllib.loads(path.read_text())
     except OSError as error:
-        raise AccessError(f"{path}: {error.strerror}; `replayd keys generate` makes it") from None
+        raise AccessError(cannot_read(path, error)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise AccessError(f"{path}: {error}") from None
     problems: list[str] = []
@@ -80,6 +84,13 @@ def read_allowed(path: Path) -> dict[str, Holder]:
     return holders
 
 
+def cannot_read(path: Path, error: OSError) -> str:
+    """What to do about a file of keys that cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return f"{path}: {error.strerror}; `replayd keys generate` makes it"
+    return f"{path}: {error.strerror}; let it belong to the user that the daemon runs as"
+
+
 def write_allowed(path: Path, holders: Mapping[str, Holder]) -> None:
     """Put these in the place of what is in the file, all at once."""
     text = "# Who may come in. Written by `replayd keys`; the daemon reads it again on SIGHUP.\n"
@@ -88,7 +99,16 @@ def write_allowed(path: Path, holders: Mapping[str, Holder]) -> None:
         text += f"\n[{holder.name}]\nkey = '{holder.key}'\nroles = [{roles}]\n"
     replacement = path.with_name(f".{path.name}.new")
     replacement.write_text(text)
+    replacement.chmod(ALLOWED_MODE)
+    give_to_owner_of_directory(replacement)
     replacement.replace(path)
+
+
+def give_to_owner_of_directory(path: Path) -> None:
+    """What root makes in a directory of somebody else's is theirs: the daemon must be able to read it."""
+    if os.geteuid() == 0:
+        directory = path.absolute().parent.stat()
+        os.chown(path, directory.st_uid, directory.st_gid)
 
 
 def _fault(fields: object) -> str | None:

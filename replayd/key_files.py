@@ -12,7 +12,7 @@ from pathlib import Path
 
 import zmq
 
-from replayd.access import KEY_CHARACTERS, AccessError
+from replayd.access import KEY_CHARACTERS, AccessError, cannot_read, give_to_owner_of_directory
 
 SERVER_FILE, ALLOWED_FILE = "server.key", "allowed.toml"
 """In a directory of keys: the server's own, and the list of those who may come in."""
@@ -42,7 +42,7 @@ def read_server_secret(path: Path) -> str:
         mode = path.stat().st_mode
         fields = tomllib.loads(path.read_text())
     except OSError as error:
-        raise AccessError(f"{path}: {error.strerror}; `replayd keys generate` makes it") from None
+        raise AccessError(cannot_read(path, error)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise AccessError(f"{path}: {error}") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO) & ~stat.S_IRGRP:
@@ -69,3 +69,4 @@ def _write(path: Path, told: str, **fields: str) -> None:
     with os.fdopen(descriptor, "w") as file:
         file.write(f"# {told}\n")
         file.writelines(f"{name} = '{value}'\n" for name, value in fields.items())
+    give_to_owner_of_directory(path)

@@ -127,6 +127,27 @@ def test_no_key_overwrites_a_file_and_no_name_is_a_path(tmp_path: Path) -> None:
     assert run("list", "--dir", tmp_path).exit_code == os.EX_CONFIG
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files for others")
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_what_root_makes_belongs_to_whom_the_directory_belongs_to(tmp_path: Path, mask: int) -> None:
+    directory = tmp_path / "keys"
+    directory.mkdir()
+    os.chown(directory, 65534, 65534)
+    before = os.umask(mask)
+    try:
+        for name in ("a", "b"):
+            run("generate", name, "--role", "actor", "--out", tmp_path / f"{name}.key", "--dir", directory)
+        assert run("revoke", "a", "--dir", directory).exit_code == 0
+    finally:
+        os.umask(before)
+    made = {path.name: path.stat() for path in directory.iterdir()}
+    assert {name: (each.st_uid, stat.S_IMODE(each.st_mode)) for name, each in made.items()} == {
+        "server.key": (65534, 0o600),
+        "allowed.toml": (65534, 0o640),
+    }
+    assert (tmp_path / "b.key").stat().st_uid == 0
+
+
 # --- the gate ---------------------------------------------------------------------------------------------------------
 
 
