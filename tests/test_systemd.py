@@ -99,6 +99,28 @@ def test_what_a_service_starts_exists(unit: str) -> None:
     assert {argument for argument in arguments[4:] if argument.startswith("-")} <= known
 
 
+@pytest.mark.parametrize("unit", SERVICES)
+def test_what_the_documents_promise_of_a_service_is_set_once(unit: str) -> None:
+    promised = {
+        # A start is over when the store is restored, which asks for more time as it goes on; so does a stop.
+        "Type": "notify",
+        "TimeoutStartSec": "10min",
+        "TimeoutStopSec": "5min",
+        # A loop that is stuck is ended and started again; what a restart does not cure is not tried again.
+        "WatchdogSec": "30s",
+        "Restart": "on-failure",
+        "RestartPreventExitStatus": "2 64 65 77 78",
+        # The data and the sockets are for the group, and for nobody beyond.
+        "StateDirectoryMode": "0750",
+        "RuntimeDirectoryMode": "0750",
+        "UMask": "0007",
+    }
+    said = [tuple(line.split("=", 1)) for line in settings_of(unit)]
+    assert {key: [value for each, value in said if each == key] for key in promised} == {
+        key: [value] for key, value in promised.items()
+    }
+
+
 def test_the_library_that_aborts_without_it_may_set_its_scheduling() -> None:
     filters = [line for line in settings_of("replayd.service") if line.startswith("SystemCallFilter=")]
     denied = next(n for n, line in enumerate(filters) if "@resources" in line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +14,15 @@ import pytest
 
 from replayd.board import STOPPING, Board
 from replayd.durability import Progress
+from replayd.keeper import Keeper, StoreOptions
 from replayd.notify import Manager, manager_of, status_text
 from replayd.rate_limiters import MinSize
 from replayd.selectors import Fifo, Uniform
+from replayd.server import Daemon
 from replayd.service import Service
 from replayd.table import Table
 from tests.daemon.conftest import ConnectPeer, StartDaemon
+from tests.daemon.embedded import DEADLINE_S, fifo
 from tests.daemon.harness import REPLY_S, run_replayd
 
 STUCK = """
@@ -102,6 +106,38 @@ def test_a_daemon_is_ready_when_it_serves_what_its_store_has(
     # Not refused as it would be while the store is read.
     tables = connect(second).ask("info")["tables"]
     assert [table["size"] for table in tables] == [1]
+
+
+def test_a_daemon_whose_store_takes_long_asks_for_patience_until_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    load = Keeper.load
+
+    def held(keeper: Keeper) -> None:
+        assert go_on.wait(DEADLINE_S)
+        load(keeper)
+
+    monkeypatch.setattr(Keeper, "load", held)
+    listener = Listener(str(tmp_path / "notify"))
+    manager = Manager(listener.address)
+    store = StoreOptions(tmp_path / "store")
+    daemon = Daemon([fifo("t")], "tcp://127.0.0.1:0", store=store, board=Board(), manager=manager)
+    daemon.bind()
+    thread = threading.Thread(target=daemon.run, args=(False,))
+    thread.start()
+    try:
+        before = listener.until("EXTEND_TIMEOUT_USEC=30000000")
+        assert before[0][0].startswith("STATUS=loading: "), before
+        assert not any("READY=1" in message for message in before + listener.rest())
+        go_on.set()
+        listener.until("READY=1")
+    finally:
+        go_on.set()
+        daemon.stop()
+        thread.join(DEADLINE_S)
+        manager.close()
+        listener.close()
 
 
 def test_loading_is_told_and_asks_for_patience(tmp_path: Path) -> None:
