@@ -298,16 +298,21 @@ def _change(table: str, changes: dict[str, Any], address: str, timeout_s: float,
     from replayd_client import inspection
 
     with connected(address) as pool:
-        before, after = inspection.change(pool, table, changes, time.monotonic() + timeout_s)
+        result = inspection.change(pool, table, changes, time.monotonic() + timeout_s)
     if as_json:
-        print_json({"before": before, "after": after})
+        print_json(result._asdict())
         return
+    before, after, removed, hint = result
     width = max(map(len, after))
     changed = {name: value for name, value in after.items() if before.get(name) != value}
     click.echo(f"{table}: nothing changed, it was so already" if changes and not changed else table)
     for name, value in (changed if changes else after).items():
         was = f"{_setting_text(before.get(name))} -> " if changes else ""
         click.echo(f"  {name:{width}}  {was}{_setting_text(value)}")
+    if removed:
+        click.echo(f"  {count(removed, 'item')} left at once")
+    if hint:
+        click.echo(f"  {hint}")
 
 
 def _setting_text(value: Any) -> str:

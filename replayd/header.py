@@ -135,7 +135,7 @@ class Header:
                 names = list(_SETTING_KINDS)
                 raise BadRequest(f"there is no setting {told(key)}; there are {', '.join(names)}", settings=names)
             if not kind(value):
-                raise BadRequest(f"setting {key} cannot be {told(value)}")
+                raise BadRequest(f"setting {key} is {_SETTING_RULES.get(key, 'a finite number')}, not {told(value)}")
         return changes
 
     def stream(self) -> bytes:
@@ -188,6 +188,18 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+_SETTING_RULES = {
+    "max_size": "an integer of at least 1",
+    "max_times_sampled": "an integer of at least 0 (0: no limit)",
+    "max_bytes": "an integer of at least 1, or nil for unlimited",
+    "when_full": "a str",
+    "min_size_to_sample": "an integer of at least 1",
+    "min_diff": "a finite number, or nil for unlimited",
+    "max_diff": "a finite number, or nil for unlimited",
+    "paused_inserts": "a bool",
+    "paused_samples": "a bool",
+}
+"""What those are that are not any finite number, for people."""
 _SETTING_KINDS: dict[str, Callable[[Any], bool]] = {
     "max_size": is_uint,
     "max_times_sampled": is_uint,

@@ -57,7 +57,7 @@ from replayd.pending import Applied, Drawn, HeldBack, Outcome, PendingSample
 from replayd.quotas import Quotas
 from replayd.reports import Counters, report, report_hello
 from replayd.service_proof import prove_service
-from replayd.settings import change_settings, settings_of
+from replayd.settings import change_live
 from replayd.streams import Streams, Ticket
 from replayd.table import Table
 from replayd.table_arguments import check_extensions_together
@@ -332,8 +332,7 @@ class Service:
 
     def _set(self, peer: Peer, request: Set, now: float) -> None:
         table = table_named(request.table, self.tables)
-        before, after = change_settings(table, request.changes), settings_of(table)
-        told = ", ".join(f"{name} {before[name]} -> {value}" for name, value in after.items() if before[name] != value)
+        fields, told = change_live(table, request.changes)
         if told:
             self.notices.append(f"table {table.name}: {told}")
         self._outbox.append((peer, Result("set", request.id, {"before": before, "after": after})))

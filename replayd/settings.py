@@ -14,6 +14,7 @@ from replayd.errors import BadRequest
 from replayd.rate_limiters import RateLimiter
 from replayd.selectors import Prioritized
 from replayd.table import Table
+from replayd.wording import count
 
 _LIMITER = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
 _PAUSES = {"paused_inserts": "insert", "paused_samples": "sample"}
@@ -31,6 +32,39 @@ def settings_of(table: Table) -> dict[str, Any]:
         settings["priority_exponent"] = table.sampler.priority_exponent
     settings.update((name, side in table.paused) for name, side in _PAUSES.items())
     return settings
+
+
+def change_live(table: Table, changes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """As `change_settings`, for somebody who asks; the fields of the reply, and what the log is to say, if anything."""
+    size = table.size
+    before = change_settings(table, changes)
+    after, removed = settings_of(table), size - table.size
+    told = [f"{name} {before[name]} -> {value}" for name, value in after.items() if before[name] != value]
+    fields: dict[str, Any] = {"before": before, "after": after}
+    if removed:
+        fields["removed"] = removed
+        told.append(f"{count(removed, 'item')} left at once")
+    hint = _hint(table) if not {"max_size", *_LIMITER}.isdisjoint(changes) else ""
+    if hint:
+        fields["hint"] = hint
+        told.append(hint)
+    return fields, ", ".join(told)
+
+
+def _hint(table: Table) -> str:
+    """What one may not have meant, where draws empty the table: limiter and max_size say when it is full."""
+    limiter = table.limiter
+    if table.max_times_sampled != 1 or limiter.max_diff is None:
+        return ""
+    enough = table.max_size * limiter.samples_per_insert
+    if limiter.max_diff < enough:
+        return f"max_diff still holds inserts at {limiter.max_diff:g}: for all of max_size it must be {enough:g}"
+    if limiter.max_diff > enough:
+        return (
+            f"max_diff lets inserts pass up to {limiter.max_diff:g}, and beyond max_size items leave undrawn: to have "
+            f"inserts wait it must be {enough:g}"
+        )
+    return ""
 
 
 def change_settings(table: Table, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -152,9 +152,21 @@ def _explain_full(table: Table, term: str) -> str:
     return f"its items hold {capacity.nbytes} of max_bytes {capacity.max_bytes}; {first} raise it"
 
 
+def _at_the_edge(table: Table) -> str:
+    """Who will wait that comes next, where nobody waits yet."""
+    if table.paused:
+        return f"; who comes to {' or '.join(sorted(table.paused))} will: that is paused"
+    will = []
+    if not table.limiter.can_insert(1):
+        will.append(f"the next insert will: {_explain(table, BLOCKED_BY_MAX_DIFF)}")
+    if table.size and (term := blocks_samples(table.limiter, table.paused, "")):
+        will.append(f"the next sample will: {_explain(table, term)}")
+    return "".join(f"; {text}" for text in will)
+
+
 def _verdict(table: Table, sides: list[dict[str, Any]]) -> tuple[str, str]:
     if not sides:
-        return "flowing", "nobody waits"
+        return "flowing", f"nobody waits{_at_the_edge(table)}"
     # Also when the paused side has no requests: whoever waits for it waits for an operator.
     if table.paused:
         return "paused", "an operator must resume it"

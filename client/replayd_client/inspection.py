@@ -108,6 +108,10 @@ class SetResult(NamedTuple):
 
     before: dict[str, Any]
     after: dict[str, Any]
+    removed: int
+    """Items that left at once, since the new limits allow no more."""
+    hint: str
+    """What one may not have meant, for people; empty where there is nothing to say."""
 
 
 class Checkpointed(NamedTuple):
@@ -212,7 +216,7 @@ def change(pool: ConnectionPool, table: str, settings: Mapping[str, Any], deadli
     except BadRequestError as error:
         raise DataError(str(error), detail=error.detail) from None
     assert isinstance(reply, SetReply), "set is answered by set"
-    return SetResult(reply.before, reply.after)
+    return SetResult(reply.before, reply.after, reply.removed, reply.hint)
 
 
 def pause(pool: ConnectionPool, table: str, sides: Sequence[str], deadline: float | None) -> SetResult:

@@ -222,6 +222,8 @@ class SetReply:
     id: int
     before: dict[str, Any]
     after: dict[str, Any]
+    removed: int = 0
+    hint: str = ""
 
 
 @dataclass(slots=True)

@@ -99,8 +99,10 @@ def endpoint_of(address: str) -> str:
     if scheme == "ipc" and rest:
         return address
     host, _, port = rest.rpartition(":")
-    if scheme != "tcp" or not host or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+    if scheme != "tcp" or not host or not port.isdecimal():
         raise DataError(f"{address!r} is neither 'host:port', 'tcp://host:port' nor 'ipc://path'")
+    if not 1 <= int(port) <= 65_535:
+        raise DataError(f"the port of {address!r} must be 1 to 65535")
     return f"tcp://{rest}"
 
 

@@ -340,7 +340,9 @@ def _waiting_side(fields: Fields) -> WaitingSide:
 
 
 def _decode_set(request_id: int, fields: Fields, body: list[memoryview]) -> SetReply:
-    return SetReply(request_id, fields.child("before").values, fields.child("after").values)
+    removed = fields.uint("removed") if "removed" in fields.values else 0
+    hint = fields.text("hint") if "hint" in fields.values else ""
+    return SetReply(request_id, fields.child("before").values, fields.child("after").values, removed, hint)
 
 
 def _decode_checkpoint(request_id: int, fields: Fields, body: list[memoryview]) -> CheckpointReply:

@@ -125,6 +125,8 @@ def test_set_changes_shows_and_logs_settings(start_daemon: StartDaemon, connect:
     assert settings == {
         "max_size": "50",
         "max_times_sampled": "1",
+        "max_bytes": "unlimited",
+        "when_full": "evict",
         "samples_per_insert": "1",
         "min_size_to_sample": "1",
         "min_diff": "0",
@@ -178,6 +180,30 @@ def test_a_value_that_cannot_be_is_told_what_can(pair: str, said: str) -> None:
     ended = CliRunner().invoke(main, ["set", "t", pair])
     assert ended.exit_code == 2
     assert said in ended.stderr
+
+
+def test_set_tells_what_left_and_what_the_limiter_still_holds(start_daemon: StartDaemon, connect: ConnectPeer) -> None:
+    daemon = start_daemon(*QUEUE)
+    fill_queue(connect(daemon))
+    assert "max_diff still holds inserts at 2: for all of max_size it must be 10" in said(
+        daemon, "set", "q", "max_size=10"
+    )
+    told = said(daemon, "set", "q", "max_size=1")
+    assert "  1 item left at once" in told
+    assert "beyond max_size items leave undrawn" in told
+    assert "1 item left at once" in daemon.output()
+    assert said_json(daemon, "set", "q", "max_diff=1")["removed"] == 0
+
+
+def test_why_tells_who_will_wait_next(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--table", "q,preset=queue,max_size=1", "--table", "t")
+    assert "the next" not in said(daemon, "why", "t")
+    assert "the next" not in said(daemon, "why", "q")
+    with Client(daemon.address) as client:
+        client.insert([1.0], {"q": 1.0})
+    assert "flowing; nobody waits; the next insert will: the cursor 1 may not pass max_diff 1" in said(
+        daemon, "why", "q"
+    )
 
 
 def test_a_setting_given_twice_is_a_usage_error() -> None:

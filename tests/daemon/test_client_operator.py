@@ -146,13 +146,25 @@ def test_a_peek_takes_one_way_of_asking(serve: Any, client_of: Any) -> None:
 
 def test_settings_of_a_live_table_change_and_are_told(serve: Any, client_of: Any) -> None:
     client = client_of(serve(prioritized("t")))
-    before, after = client.set("t", max_size=np.int64(7), priority_exponent=0.5, max_diff=9)
+    before, after, *_ = client.set("t", max_size=np.int64(7), priority_exponent=0.5, max_diff=9)
     assert (before["max_size"], before["priority_exponent"], before["max_diff"]) == (100, 1.0, None)
     assert (after["max_size"], after["priority_exponent"], after["max_diff"]) == (7, 0.5, 9.0)
     assert client.set("t", max_diff=None).after["max_diff"] is None
     client.insert_batch(np.zeros((10, 1)), {"t": 1.0})
     info = client.server_info()["t"]
     assert (info.current_size, info.max_size, info.evictions, info.evicted_unsampled) == (7, 7, 3, 3)
+
+
+def test_what_a_changed_limit_takes_and_what_still_holds_inserts_is_told(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(replayd.Table.queue("q", 2)))
+    client.insert_batch(np.zeros((2, 1)), {"q": 1.0})
+    larger = client.set("q", max_size=10)
+    assert (larger.removed, "max_diff still holds inserts at 2" in larger.hint) == (0, True)
+    assert client.set("q", max_diff=10)[2:] == (0, "")
+    smaller = client.set("q", max_size=1)
+    assert (smaller.removed, "items leave undrawn" in smaller.hint) == (1, True)
+    assert client.set("q", max_diff=1)[2:] == (0, "")
+    assert client.set("q", paused_samples=True)[2:] == (0, "")
 
 
 def test_a_refused_set_changes_nothing(serve: Any, client_of: Any) -> None:
@@ -177,7 +189,9 @@ def test_a_refused_set_changes_nothing(serve: Any, client_of: Any) -> None:
         with pytest.raises(ValueError) as refused:
             client.set("t", **{"max_times_sampled": 5, **changes})
         assert isinstance(refused.value, errors.DataError)
-        assert client.set("t") == (before, before), changes
+        assert client.set("t") == (before, before, 0, ""), changes
+    with pytest.raises(errors.DataError, match="max_size is an integer of at least 1, not -3"):
+        client.set("t", max_size=-3)
     with pytest.raises(errors.DataError) as refused:
         client.set("u", priority_exponent=1.0)
     assert "priority_exponent" not in refused.value.detail["settings"]
