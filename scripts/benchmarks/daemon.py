@@ -23,18 +23,22 @@ START_S = 60.0
 @dataclass(frozen=True, slots=True)
 class Daemon:
     address: str
+    http: str
     pid: int
 
 
 @contextmanager
-def daemon(tables: Sequence[str], *, ipc: bool = False, profile: Path | None = None) -> Iterator[Daemon]:
+def daemon(
+    tables: Sequence[str], *, ipc: bool = False, profile: Path | None = None, stores: bool = False
+) -> Iterator[Daemon]:
     """`replayd serve` with these tables for as long as the block lasts; sampled (see `profiled`) with `profile`, a file
-    that is written at the end."""
+    that is written at the end. `stores`: with a store, which is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="replayd-bench-") as directory:
         endpoint_file, log = Path(directory) / "endpoint.json", Path(directory) / "log"
         module = ["-m", "replayd"] if profile is None else ["-m", "benchmarks.profiled", str(profile)]
         where = ["--listen", f"ipc://{directory}/socket"] if ipc else ["--port", "0"]
         command = [sys.executable, *module, "serve", *where, "--endpoint-file", str(endpoint_file)]
+        command += ["--http", "127.0.0.1:0", *(["--data-dir", f"{directory}/store"] if stores else [])]
         for table in tables:
             command += ["--table", table]
         with log.open("wb") as said:
@@ -49,7 +53,8 @@ def daemon(tables: Sequence[str], *, ipc: bool = False, profile: Path | None = N
                         raise click.ClickException(f"the daemon did not listen within {START_S:.0f} s") from None
                 else:
                     raise click.ClickException(f"the daemon ended:\n{log.read_text()}")
-            yield Daemon(json.loads(endpoint_file.read_text())["router"], process.pid)
+            endpoint = json.loads(endpoint_file.read_text())
+            yield Daemon(endpoint["router"], endpoint["http"], process.pid)
             if process.poll() is not None:
                 raise click.ClickException(f"the daemon ended:\n{log.read_text()}")
         finally:

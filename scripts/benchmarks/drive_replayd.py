@@ -12,6 +12,7 @@ import pstats
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 from numpy.typing import NDArray
@@ -237,6 +238,25 @@ def poll_info(address: str, pause_s: float) -> Turns:
             yield 1
 
 
+def scrape(address: str, http: str, pause_s: float) -> Turns:
+    """What Prometheus does, more often."""
+    yield {"address": address}
+    while True:
+        with urlopen(f"{http}/metrics") as answer:
+            answer.read()
+        time.sleep(pause_s)
+        yield 1
+
+
+def checkpoint(address: str) -> Turns:
+    """One after the other."""
+    with Client(address) as client:
+        yield {"address": address}
+        while True:
+            client.checkpoint()
+            yield 1
+
+
 ROLES: dict[str, Any] = {
     "insert_batch": insert_batch,
     "write_batches": write_batches,
@@ -255,6 +275,8 @@ ROLES: dict[str, Any] = {
     "mutate": mutate,
     "probe": probe,
     "poll_info": poll_info,
+    "scrape": scrape,
+    "checkpoint": checkpoint,
 }
 
 if __name__ == "__main__":

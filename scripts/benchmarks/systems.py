@@ -26,6 +26,8 @@ class Served:
     address: str
     pid: int
     python: Path | None = None
+    http: str = ""
+    """Where it tells how it is."""
 
     def job(self, role: str, **settings: Any) -> Job:
         return Job(self.driver, role, {"address": self.address, **settings}, self.python)
@@ -41,10 +43,12 @@ class Served:
 
 
 @contextmanager
-def replayd(settings: Settings, tables: Sequence[str], profile: Path | None = None) -> Iterator[Served]:
+def replayd(
+    settings: Settings, tables: Sequence[str], profile: Path | None = None, *, stores: bool = False
+) -> Iterator[Served]:
     """Our daemon with `tables` as `serve --table` has them."""
-    with daemon(tables, ipc=settings.ipc, profile=profile) as running:
-        yield Served(OURS, "drive_replayd", running.address, running.pid)
+    with daemon(tables, ipc=settings.ipc, profile=profile, stores=stores) as running:
+        yield Served(OURS, "drive_replayd", running.address, running.pid, http=running.http)
 
 
 @contextmanager
