@@ -335,7 +335,7 @@ class Service:
         fields, told = change_live(table, request.changes)
         if told:
             self.notices.append(f"table {table.name}: {told}")
-        self._outbox.append((peer, Result("set", request.id, {"before": before, "after": after})))
+        self._outbox.append((peer, Result("set", request.id, fields)))
         self._pump(table, now)
 
     def _keepalive(self, peer: Peer, request: KeepAlive, now: float) -> None:
