@@ -1,0 +1,61 @@
+"""Metrics of a service that had some of everything: none of them is empty for want of the right place to look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from replayd.board import Board
+from replayd.messages import Request, Sample
+from replayd.metrics import OF_TABLES, OF_THE_SERVER, registry_of
+from replayd.service import Service
+from tests.unit.writer import StreamWriter, fifo, service
+from tests.wire.test_protocol_md import busy_service
+
+
+def at(report: Any, path: str) -> Any:
+    for part in path.split("."):
+        report = report[part] if isinstance(report, Mapping) and part in report else None
+    return report
+
+
+def exposed(target: Service, now: float) -> dict[tuple[str, str], float]:
+    """Values by name and table ("" for those of the server), as they are scraped."""
+    board = Board()
+    board.publish(target.report(now, brief=True), now)
+    text = generate_latest(registry_of(board, lambda: now)).decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {(sample.name, sample.labels.get("table", "")): sample.value for sample in samples}
+
+
+@pytest.mark.parametrize(("name", "path"), [(name, path) for _, name, _, path in OF_THE_SERVER])
+def test_each_metric_of_the_server_has_its_place_in_the_report(name: str, path: str) -> None:
+    found = at(busy_service().report(2.0, brief=True), path)
+    assert isinstance(found, int | float), f"{name}: nothing at {path}"
+
+
+@pytest.mark.parametrize(("name", "path"), [(name, path) for _, name, _, path in OF_TABLES])
+def test_each_metric_of_a_table_has_its_place_in_the_report(name: str, path: str) -> None:
+    found = [at(table, path) for table in busy_service().report(2.0, brief=True)["tables"]]
+    assert any(isinstance(value, int | float) for value in found), f"{name}: nothing at {path}"
+
+
+def test_duplicates_orphans_and_what_left_undrawn_are_counted_each_by_its_metric() -> None:
+    s = service(fifo(max_size=2))
+    writer = StreamWriter()
+    inserts = [writer.insert([b"abc"], [(n, 1)], keep_from=n + 1) for n in range(5)]
+    # Three items leave, the first of them drawn before.
+    requests: list[Request] = [inserts[0], Sample(1, "t", 1, 1, 60.0), *inserts[1:], inserts[-1], inserts[-1]]
+    for request in [*requests, writer.insert([b"lonely"], keep_from=5)]:
+        assert s.handle("peer", type(request).__name__.lower(), request, 1.0) is None
+    s.drain()
+    metrics = exposed(s, 2.0)
+    assert metrics["replayd_duplicates_total", ""] == 2
+    assert metrics["replayd_orphan_bytes", ""] == len(b"lonely")
+    assert metrics["replayd_chunk_bytes", ""] == 2 * len(b"abc") + len(b"lonely")
+    assert metrics["replayd_table_evictions_total", "t"] == 3
+    assert metrics["replayd_table_evicted_unsampled_total", "t"] == 2
