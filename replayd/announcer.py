@@ -46,13 +46,16 @@ class Announcer:
             self._say(f"  store     {config.store}", "start")
         changed = ", ".join(f"{name} = {value!r}" for name, value in differences(config))
         self._say(f"  settings  {changed or 'none'} besides the defaults", "start")
+        # What is in the store may yet end the start.
+        when = "try" if config.store is None else "once the store is read, try"
+        info = "replayd info" if config.access is None else "REPLAYD_KEY_FILE=FILE replayd info"
         if not is_wildcard(requests):
-            self._say(f"try: replayd info --address {requests}", "start")
+            self._say(f"{when}: {info} --address {requests}", "start")
             return
         port = requests.rpartition(":")[2]
         loopback = "[::1]" if "[" in requests else "127.0.0.1"
-        self._say(f"try: replayd info --address tcp://{loopback}:{port}", "start")
-        self._say(f"from another machine: replayd info --address tcp://{socket.gethostname()}:{port}", "start")
+        self._say(f"{when}: {info} --address tcp://{loopback}:{port}", "start")
+        self._say(f"from another machine: {info} --address tcp://{socket.gethostname()}:{port}", "start")
 
     def end(self) -> None:
         """It ended as it was told to."""

@@ -16,7 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 import replayd
+from replayd.announcer import Announcer
 from replayd.cli import main
+from replayd.config import read_config
 from replayd.config_choices import CHOICES, PlainSelector
 from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.harness import DaemonProcess, run_replayd
@@ -165,6 +167,13 @@ def test_serving_a_network_says_what_to_connect_to(start_daemon: StartDaemon) ->
     assert f"try: replayd info --address tcp://127.0.0.1:{port}\n" in said
     assert f"from another machine: replayd info --address tcp://{socket.gethostname()}:{port}\n" in said
     assert f"ingest    {daemon.ingest_address}  (PUSH: inserts only, at most once, from this machine alone)" in said
+
+
+def test_what_to_try_waits_for_the_store_and_names_the_key(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    settings = {"REPLAYD_STORE_PATH": str(tmp_path), "REPLAYD_ACCESS_KEYS": str(tmp_path)}
+    Announcer(True).begin(read_config(environment=settings), "tcp://127.0.0.1:7077", None, None)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "once the store is read, try: REPLAYD_KEY_FILE=FILE replayd info --address tcp://127.0.0.1:7077"
 
 
 def test_letting_the_network_in_where_it_cannot_come_is_warned_of(start_daemon: StartDaemon) -> None:
