@@ -63,7 +63,9 @@ class DataSpec:
         """The same without the axis of time. Raises DataError for a leaf that has none."""
         for path, (_, shape) in zip(self.structure.paths, self.leaves, strict=True):
             if not shape:
-                raise DataError(f"{path_text(path)} has no axis of time in the signature, so items have no steps")
+                raise DataError(
+                    f"column {path_text(path)!r} has no axis of time in the signature, so items have no steps"
+                )
         return DataSpec(self.structure, tuple((dtype, shape[1:]) for dtype, shape in self.leaves))
 
     def check(self, paths: Sequence[Path], arrays: Sequence[NDArray[Any]]) -> None:
@@ -85,7 +87,7 @@ class DataSpec:
             if dtype != found_dtype or not _can_fit(shape, found_shape):
                 expected, got = _text(dtype, shape), _text(found_dtype, found_shape)
                 raise DataError(
-                    f"{path_text(path)}: expected {expected}, and {who} {got}",
+                    f"column {path_text(path)!r}: expected {expected}, and {who} {got}",
                     detail={"path": path_text(path), "expected": expected, "got": got},
                 )
 

@@ -304,7 +304,8 @@ def _misfit(
     if kind is not None:
         detail.update(got_dtype=kind[0].name, got_shape=kind[1])
     return DataError(
-        f"{path_text(column.path)}: expected {array_text(column.dtype, column.shape)}, got {got}", detail=detail
+        f"column {path_text(column.path)!r}: expected {array_text(column.dtype, column.shape)}, got {got}",
+        detail=detail,
     )
 
 

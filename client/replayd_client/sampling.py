@@ -73,8 +73,8 @@ class SampleBatch:
     info: SampleBatchInfo
     data: Any
     mask: Any = None
-    """With ragged="pad" a nest like the data's of bool arrays [B, T_max], each with its own column's T_max ([B], all
-    true, where a column is squeezed); else None."""
+    """With ragged="pad" a nest like the data's, so a dict by column where data is one (`batch.mask["obs"]`), of bool
+    arrays [B, T_max], each with its own column's T_max ([B], all true, where a column is squeezed); else None."""
 
     def __len__(self) -> int:
         return len(self.info.key)
@@ -304,7 +304,7 @@ def _timesteps(
 ) -> list[ReplaySample]:
     for path, array in zip(paths, arrays, strict=True):
         if array.ndim == 0:
-            raise TypeError(f"{path_text(path)} is squeezed and has no steps: use emit_timesteps=False")
+            raise TypeError(f"column {path_text(path)!r} is squeezed and has no steps: use emit_timesteps=False")
     lengths = {len(array) for array in arrays}
     if len(lengths) != 1:
         raise DataError(f"the columns have {sorted(lengths)} rows, so there are no steps: use emit_timesteps=False")

@@ -31,7 +31,7 @@ class TimestepDataset(ItemDataset):
     ) -> Iterator[ReplaySample]:
         for path, array in zip(paths, arrays, strict=True):
             if array.ndim == 0:
-                raise DataError(f"{path_text(path)} is squeezed and has no steps: use a TrajectoryDataset")
+                raise DataError(f"column {path_text(path)!r} is squeezed and has no steps: use a TrajectoryDataset")
         lengths = {len(array) for array in arrays}
         if len(lengths) != 1:
             raise DataError(f"the columns have {sorted(lengths)} rows, so there are no steps: use a TrajectoryDataset")

@@ -218,7 +218,7 @@ class VectorBuffer:
         if array.shape != wanted or dtype.name != column.dtype.name:
             expected, got = array_text(column.dtype, wanted), array_text(dtype, array.shape)
             raise DataError(
-                f"{path_text(column.path)}: expected {expected}, got {got}",
+                f"column {path_text(column.path)!r}: expected {expected}, got {got}",
                 detail={"path": column.path, "expected": expected, "got": got},
             )
         return array

@@ -171,13 +171,21 @@ def test_items_that_do_not_fit_the_spec_are_named(serve: Any, client_of: Any) ->
     write(client, "t", [2])
     for dtypes, shapes, text in (
         ((np.float32,), ((None, 2),), "of 1 columns, and the item has 2: x, y/0"),
-        ((np.float32, np.int32), ((None, 2), (None,)), r"y/0: expected int32\[\?\], and the item has int64\[2\]"),
-        ((np.float32, np.int64), ((3, 2), (None,)), r"x: expected float32\[3, 2\], and the item has float32\[2, 2\]"),
+        (
+            (np.float32, np.int32),
+            ((None, 2), (None,)),
+            r"column 'y/0': expected int32\[\?\], and the item has int64\[2\]",
+        ),
+        (
+            (np.float32, np.int64),
+            ((3, 2), (None,)),
+            r"column 'x': expected float32\[3, 2\], and the item has float32\[2, 2\]",
+        ),
     ):
         with pytest.raises(ValueError, match=text):
             next(iter(TrajectoryDataset(client.server_address, "t", dtypes, shapes)))
     # The signature says so before there is any item.
-    with pytest.raises(ValueError, match="x: expected float64.*the signature of table 'signed' has float32"):
+    with pytest.raises(ValueError, match="column 'x': expected float64.*the signature of table 'signed' has float32"):
         next(iter(TrajectoryDataset(client.server_address, "signed", {**DTYPES, "x": np.float64}, SHAPES)))
 
 
@@ -191,11 +199,11 @@ def test_items_without_steps_are_refused_by_a_timestep_dataset(serve: Any, clien
         writer.create_item("t", 1.0, {"a": history["a"][-1]})
     with pytest.raises(ValueError, match=r"\[2, 3\] rows, so there are no steps"):
         list(TimestepDataset(client.server_address, "t", max_samples=1))
-    with pytest.raises(ValueError, match="a is squeezed and has no steps"):
+    with pytest.raises(ValueError, match="column 'a' is squeezed and has no steps"):
         list(TimestepDataset(client.server_address, "t", max_samples=1))
     squeezed = {"a": TensorSpec((), np.int64)}
     table = replayd.Table.queue("q", 3, signature=squeezed)
-    with pytest.raises(ValueError, match="a has no axis of time"):
+    with pytest.raises(ValueError, match="column 'a' has no axis of time"):
         TimestepDataset.from_table_signature(serve(table).address, "q", 1)
 
 

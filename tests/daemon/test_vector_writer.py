@@ -94,7 +94,7 @@ def test_items_leave_by_themselves_and_errors_are_told(serve: Any, client_of: An
     writer = client.vector_writer(2, [VectorItem("t", 1)], observations=[])
     writer.append({"x": np.zeros(2)}, np.zeros(2, np.bool_))
     until(lambda: size(client, "t") == 2)
-    with pytest.raises(errors.DataError, match="x: expected float64"):
+    with pytest.raises(errors.DataError, match="column 'x': expected float64"):
         writer.append({"x": np.zeros(3)}, np.zeros(2, np.bool_))
     with pytest.raises(errors.DataError, match="ends"):
         writer.append({"x": np.zeros(2)}, [0, 1])

@@ -250,7 +250,7 @@ def test_what_is_no_str_is_refused_by_a_str_column(leaf: Any, got: str) -> None:
     buffer.append(["a", 1])
     with pytest.raises(DataError, match=got):
         buffer.append([leaf, 2])
-    with pytest.raises(DataError, match=r"y: expected int64\[\], got a str"):
+    with pytest.raises(DataError, match=r"column 'y': expected int64\[\], got a str"):
         buffer.append(["b", "c"])
     assert buffer.length == 1
     assert buffer.cell_bytes == 5

@@ -295,7 +295,7 @@ def test_a_python_number_goes_into_a_wider_kind_if_it_fits_and_arrays_are_strict
         expected = np.array(good).astype(dtype) if dtype != "int64" else np.array(good, "int64")
     assert np.array_equal(buffer.arrays()[0], expected, equal_nan=dtype.startswith(("float", "complex")))
     for leaf in bad:
-        with pytest.raises(DataError, match=rf"c0: expected {dtype}\[\], got"):
+        with pytest.raises(DataError, match=rf"column 'c0': expected {dtype}\[\], got"):
             buffer.append([leaf])
     assert buffer.length == len(good)
 
@@ -306,7 +306,7 @@ def test_a_python_number_goes_into_a_wider_kind_if_it_fits_and_arrays_are_strict
 )
 def test_an_array_of_another_dtype_or_shape_is_refused(leaf: Any) -> None:
     buffer = buffer_of(("float32", (3,)))
-    with pytest.raises(DataError, match=r"c0: expected float32\[3\], got"):
+    with pytest.raises(DataError, match=r"column 'c0': expected float32\[3\], got"):
         buffer.append([leaf])
 
 
