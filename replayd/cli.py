@@ -347,12 +347,14 @@ def _endpoint_file(path: str | None, daemon: Daemon, status: StatusServer | None
         target.unlink(missing_ok=True)
 
 
-def _name_variables() -> None:
+def _name_variables(group: click.Group, prefix: str) -> None:
     """An option's variable is called after what one types; click itself would take the name of the parameter."""
-    for name, command in main.commands.items():
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            _name_variables(command, f"{prefix}_{name}")
         for option in command.params:
             if isinstance(option, click.Option):
-                option.envvar = f"REPLAYD_{name}_{option.opts[0].removeprefix('--')}".upper().replace("-", "_")
+                option.envvar = f"{prefix}_{name}_{option.opts[0].removeprefix('--')}".upper().replace("-", "_")
 
 
-_name_variables()
+_name_variables(main, "REPLAYD")

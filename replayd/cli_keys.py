@@ -21,6 +21,7 @@ directory_option = click.option(
     show_default=True,
     help="The directory of keys: that of `[access] keys`.",
 )
+as_json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
 RELOAD = "a daemon that runs takes it up on SIGHUP: `systemctl reload replayd` for the service, else `kill -HUP PID`"
 
 
@@ -29,9 +30,10 @@ def keys() -> None:
     """Make and revoke the keys of those who may come in.
 
     \b
-    replayd keys generate actor-7 --role actor --out actor-7.key
-    replayd keys list
-    replayd keys revoke actor-7
+    Examples:
+      replayd keys generate actor-7 --role actor --out actor-7.key
+      replayd keys list
+      replayd keys revoke actor-7
     """
 
 
@@ -47,11 +49,17 @@ def keys() -> None:
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The file to make. [default: NAME.key]")
 @directory_option
-def generate(name: str, roles: tuple[str, ...], out: Path | None, directory: Path) -> None:
+@as_json_option
+def generate(name: str, roles: tuple[str, ...], out: Path | None, directory: Path, as_json: bool) -> None:
     """Make a key for NAME, and let it in.
 
     The file goes to NAME's machine, and there to `Client(address, key_file=…)` or into REPLAYD_KEY_FILE; it is the only
     copy. The first time the server's own key is made too.
+
+    \b
+    Examples:
+      replayd keys generate actor-7 --role actor --out actor-7.key
+      replayd keys generate me --role actor --role learner --dir keys --json
     """
     from replayd.access import AccessError, Holder, read_allowed, write_allowed
     from replayd.key_files import ALLOWED_FILE, SERVER_FILE, make_client_key, make_server_key
@@ -75,15 +83,25 @@ def generate(name: str, roles: tuple[str, ...], out: Path | None, directory: Pat
         fail(os.EX_CONFIG, str(error))
     except OSError as error:
         fail(os.EX_NOPERM, f"{error.filename}: {error.strerror}")
+    if as_json:
+        # The public key, as `list` has it; the secret one is in the file alone.
+        click.echo(json.dumps({"name": name, "roles": roles, "key": public, "file": str(out), "list": str(allowed)}))
+        return
     click.echo(f"{out}: the key of {name} ({', '.join(roles)}), for {name}'s eyes alone")
     click.echo(f"{allowed}: {name} may come in; {RELOAD}")
 
 
 @keys.command("list")
 @directory_option
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@as_json_option
 def list_(directory: Path, as_json: bool) -> None:
-    """Show who may come in, and as what."""
+    """Show who may come in, and as what.
+
+    \b
+    Examples:
+      replayd keys list
+      replayd keys list --dir keys --json | jq -r '.[].name'
+    """
     from replayd.access import AccessError, read_allowed
     from replayd.key_files import ALLOWED_FILE
 
@@ -101,8 +119,15 @@ def list_(directory: Path, as_json: bool) -> None:
 @keys.command()
 @click.argument("name")
 @directory_option
-def revoke(name: str, directory: Path) -> None:
-    """Let NAME in no more. Its connections are refused whatever they ask once the daemon has reloaded."""
+@as_json_option
+def revoke(name: str, directory: Path, as_json: bool) -> None:
+    """Let NAME in no more. Its connections are refused whatever they ask once the daemon has reloaded.
+
+    \b
+    Examples:
+      replayd keys revoke actor-7
+      replayd keys revoke actor-7 --dir keys --json
+    """
     from replayd.access import AccessError, read_allowed, write_allowed
     from replayd.key_files import ALLOWED_FILE
 
@@ -118,4 +143,7 @@ def revoke(name: str, directory: Path) -> None:
         fail(os.EX_CONFIG, str(error))
     except OSError as error:
         fail(os.EX_NOPERM, f"{error.filename}: {error.strerror}")
+    if as_json:
+        click.echo(json.dumps({"name": name, "list": str(allowed)}))
+        return
     click.echo(f"{allowed}: {name} may come in no more; {RELOAD}")

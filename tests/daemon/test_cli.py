@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -209,17 +208,17 @@ def test_tables_and_a_file_can_come_from_the_environment(
     assert "three: " in said
 
 
-def test_every_option_has_a_variable_of_its_own_name() -> None:
-    options = [
-        (name, option)
-        for name, command in main.commands.items()
-        for option in command.params
-        if isinstance(option, click.Option)
-    ]
-    assert len(options) > 20
-    for name, option in options:
-        (flag,) = option.opts
-        assert option.envvar == f"REPLAYD_{name}_{flag[2:]}".upper().replace("-", "_")
+def test_an_option_of_a_command_in_a_group_can_come_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("REPLAYD_KEYS_GENERATE_DIR", str(tmp_path))
+    monkeypatch.setenv("REPLAYD_KEYS_GENERATE_OUT", str(tmp_path / "a.key"))
+    monkeypatch.setenv("REPLAYD_KEYS_GENERATE_ROLE", "actor learner")
+    monkeypatch.setenv("REPLAYD_KEYS_LIST_DIR", str(tmp_path))
+    runner = CliRunner()
+    assert runner.invoke(main, ["keys", "generate", "a"]).exit_code == 0
+    (holder,) = json.loads(runner.invoke(main, ["keys", "list", "--json"]).stdout)
+    assert (holder["name"], holder["roles"]) == ("a", ["actor", "learner"])
 
 
 def test_help_names_every_sampler_and_limiter_with_its_keys() -> None:

@@ -196,10 +196,24 @@ def test_every_command_explains_itself(name: str, command: click.Command) -> Non
     assert all(option.help for option in command.params if isinstance(option, click.Option))
 
 
-@pytest.mark.parametrize("name", sorted(main.commands))
+def test_every_option_has_a_variable_of_its_own_name() -> None:
+    options = [
+        (name, option)
+        for name, command in all_commands()
+        for option in command.params
+        if isinstance(option, click.Option)
+    ]
+    assert len(options) > 20
+    assert any(name.startswith("replayd keys ") for name, _ in options)
+    for name, option in options:
+        (flag,) = option.opts
+        assert option.envvar == f"{name}_{flag[2:]}".upper().replace("-", "_").replace(" ", "_")
+
+
+@pytest.mark.parametrize("name", [name for name, _ in all_commands()])
 def test_every_command_has_an_example_that_begins_as_one_types_it(name: str) -> None:
-    said = run(name, "--help").stdout
-    assert f"  replayd {name}" in said or f"(replayd {name}" in said
+    said = run(*name.split()[1:], "--help").stdout
+    assert f"  {name}" in said or f"({name}" in said
 
 
 def test_every_exit_code_is_explained() -> None:
@@ -215,6 +229,19 @@ def _codes(path: Path) -> Iterator[str]:
     for word in path.read_text().replace("(", " ").replace(")", " ").replace(",", " ").split():
         if word.startswith("os.EX_"):
             yield word.removeprefix("os.")
+
+
+def test_what_keys_does_can_be_read_by_programs(tmp_path: Path) -> None:
+    there = ("--dir", str(tmp_path), "--json")
+    file = tmp_path / "a.key"
+    made = json.loads(run("keys", "generate", "a", "--role", "actor", "--out", str(file), *there).stdout)
+    (listed,) = json.loads(run("keys", "list", *there).stdout)
+    assert made == {**listed, "file": str(file), "list": str(tmp_path / "allowed.toml")}
+    assert f"secret = '{made['key']}'" not in file.read_text()
+    assert f"public = '{made['key']}'" in file.read_text()
+    gone = json.loads(run("keys", "revoke", "a", *there).stdout)
+    assert gone == {"name": "a", "list": made["list"]}
+    assert json.loads(run("keys", "list", *there).stdout) == []
 
 
 def test_the_manual_is_that_of_the_commands() -> None:
@@ -254,7 +281,10 @@ def imported_by(*calls: tuple[str, ...]) -> set[str]:
 
 
 def test_help_and_version_of_every_command_import_nothing_heavy() -> None:
-    assert imported_by(("--version",), ("--help",), *((name, "--help") for name in main.commands)) == set()
+    assert (
+        imported_by(("--version",), ("--help",), *((*name.split()[1:], "--help") for name, _ in all_commands()))
+        == set()
+    )
 
 
 def test_settings_are_checked_without_sockets_and_codecs(tmp_path: Path) -> None:
