@@ -29,6 +29,7 @@ from replayd.errors import BindError, StoreError
 from replayd.fault_log import FaultLog
 from replayd.gate import Gate
 from replayd.heap import Trimmer
+from replayd.items import FIRST_KEY, first_key_at
 from replayd.keeper import Keeper, StoreOptions
 from replayd.limits import LEASE_S, REPLY_BYTES
 from replayd.messages import Failed, Peeked, Peer, Reply, Sampled
@@ -54,11 +55,12 @@ LOADING_TOLD_S = 1
 class Daemon:
     """One service behind a ROUTER and, if `ingest` is given, a PULL socket.
 
-    `listen` and `ingest` are ZeroMQ endpoints; port 0 or `*` picks a free one. `seed` None draws one from the system.
-    `trimmer` holds down what the process keeps of freed memory. With a `store` the service begins with what is in it.
-    On a `board` the loop puts a bulletin once a second, of which a `manager`, who started the process, is told. `fds`
-    are sockets that it opened before, by the endpoints at which they listen. `max_bytes`: the most that all tables may
-    hold (None: no limit). With a directory of `keys` nobody is let in without one.
+    `listen` and `ingest` are ZeroMQ endpoints; port 0 or `*` picks a free one. `seed` None draws one from the system,
+    and keys of items begin where no server before this one had any; with a seed they begin at 1. `trimmer` holds down
+    what the process keeps of freed memory. With a `store` the service begins with what is in it. On a `board` the loop
+    puts a bulletin once a second, of which a `manager`, who started the process, is told. `fds` are sockets that it
+    opened before, by the endpoints at which they listen. `max_bytes`: the most that all tables may hold (None: no
+    limit). With a directory of `keys` nobody is let in without one.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Daemon:
         self._board = board
         self._manager = manager
         self._fds = fds or {}
-        self._seed = secrets.randbits(64) if seed is None else seed
+        self._seed = seed
         self._lease_s = lease_s
         self._trimmer = trimmer
         self._listen = listen
@@ -118,10 +120,11 @@ class Daemon:
                 self._tables,
                 server_id=secrets.token_bytes(16),
                 version=__version__,
-                seed=self._seed,
+                seed=secrets.randbits(64) if self._seed is None else self._seed,
                 lease_s=self._lease_s,
                 started_at=time.monotonic(),
                 max_bytes=self._max_bytes,
+                first_key=first_key_at(time.time_ns()) if self._seed is None else FIRST_KEY,
             )
             self._reception = Reception(self.service, own_frame, self._faults.tell)
             self._unread = Unread(self._reception.read)

@@ -21,14 +21,8 @@ from replayd.durability import Durability
 from replayd.errors import BadRequest, Fault, PeerError, ShuttingDown
 from replayd.intake import Intake, table_named
 from replayd.interned import Interned
-from replayd.items import Keys
-from replayd.limits import (
-    LEASE_S,
-    MAX_WAIT_MS,
-    SAMPLES,
-    UPDATES,
-    WISH_ROUNDS,
-)
+from replayd.items import FIRST_KEY, Keys
+from replayd.limits import LEASE_S, MAX_WAIT_MS, SAMPLES, UPDATES, WISH_ROUNDS
 from replayd.messages import (
     Checkpoint,
     CloseStream,
@@ -72,7 +66,10 @@ PendingHere = tuple[PendingSample, Table]
 
 
 class Service:
-    """The whole daemon but its sockets. Deterministic: the same requests at the same times give the same replies."""
+    """The whole daemon but its sockets. Deterministic: the same requests at the same times give the same replies.
+
+    Keys of items rise from `first_key` on, which whoever starts it chooses so that no server before it drew them.
+    """
 
     def __init__(
         self,
@@ -85,6 +82,7 @@ class Service:
         lease_s: float = LEASE_S,
         shard: int = 0,
         max_bytes: int | None = None,
+        first_key: int = FIRST_KEY,
     ) -> None:
         if not tables:
             raise ValueError("a server needs at least one table")
@@ -111,7 +109,7 @@ class Service:
         self.tables = {table.name: table for table in tables}
         for table, entropy in zip(tables, np.random.SeedSequence(seed).spawn(len(tables)), strict=True):
             table.bind(self.chunks, self.templates, np.random.Generator(np.random.PCG64(entropy)), self.capacity)
-        self._keys = Keys(shard)
+        self._keys = Keys(shard, first_key)
         self._accounts = Accounts()
         self._pace = Pace()
         self._quotas: Quotas[PendingHere] = Quotas()
