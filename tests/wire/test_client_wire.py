@@ -145,13 +145,13 @@ def test_empty_payloads_take_no_frame() -> None:
 
 @pytest.mark.parametrize("error", WIRE_ERRORS, ids=lambda error: error.code)
 def test_every_error_of_the_server_has_a_class_of_its_own(error: Any) -> None:
-    frames = wire.encode(messages.Failed("sample", 8, error.code, "because", {"n": 3}))
+    frames = wire.encode(messages.Failed("sample", 8, error.code, "because", {"who_must_act": "learners"}))
     reply = decode_reply(frames)
     assert isinstance(reply, ErrorReply)
     assert (reply.id, reply.op, str(reply.error)) == (8, "sample", "because")
     assert reply.error.code == error.code
     assert type(reply.error).code == error.code
-    assert reply.error.detail == {"n": 3}
+    assert reply.error.detail == {"who_must_act": "learners"}
 
 
 def test_an_error_that_nobody_knows_yet_keeps_its_code() -> None:
@@ -181,11 +181,11 @@ def test_errors_are_caught_by_pythons_own_bases_too(code: str, base: type[Except
 def test_errors_survive_pickling() -> None:
     import pickle
 
-    error = pickle.loads(pickle.dumps(error_from_wire("timeout", "text", {"a": 1})))  # noqa: S301
+    error = pickle.loads(pickle.dumps(error_from_wire("timeout", "text", {"who_must_act": "writers"})))  # noqa: S301
     assert (type(error), str(error), error.detail, error.code) == (
         errors.DeadlineExceededError,
         "text",
-        {"a": 1},
+        {"who_must_act": "writers"},
         "timeout",
     )
 
