@@ -37,6 +37,14 @@ class AccessError(Exception):
     """A file of keys that cannot be used, and why."""
 
 
+class NoRights(AccessError):
+    """The rights of a file are not as they must be: too few for us, or too many for others."""
+
+
+class NotMade(AccessError):
+    """A file cannot be made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
     """Who has a key, and what it is good for."""
@@ -65,7 +73,7 @@ def read_allowed(path: Path) -> dict[str, Holder]:
     try:
         sections = tomllib.loads(path.read_text())
     except OSError as error:
-        raise AccessError(cannot_read(path, error)) from None
+        raise unreadable(path, error) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise AccessError(f"{path}: {error}") from None
     problems: list[str] = []
@@ -84,24 +92,36 @@ def read_allowed(path: Path) -> dict[str, Holder]:
     return holders
 
 
-def cannot_read(path: Path, error: OSError) -> str:
+def unreadable(path: Path, error: OSError) -> AccessError:
     """What to do about a file of keys that cannot be read."""
     if isinstance(error, FileNotFoundError):
-        return f"{path}: {error.strerror}; `replayd keys generate` makes it"
-    return f"{path}: {error.strerror}; let it belong to the user that the daemon runs as"
+        return AccessError(f"{path}: {error.strerror}; `replayd keys generate` makes it")
+    if isinstance(error, PermissionError):
+        return NoRights(f"{path}: {error.strerror}; let it belong to the user that the daemon runs as")
+    return AccessError(f"{path}: {error.strerror}")
+
+
+def unmakeable(path: Path, error: OSError) -> AccessError:
+    """What to do about a file of keys that cannot be made."""
+    if isinstance(error, PermissionError):
+        return NoRights(f"{path}: {error.strerror}; the user that the directory belongs to may make it")
+    return NotMade(f"{path}: {error.strerror}; it takes a directory that can be written to")
 
 
 def write_allowed(path: Path, holders: Mapping[str, Holder]) -> None:
-    """Put these in the place of what is in the file, all at once."""
+    """Put these in the place of what is in the file, all at once. Raises NoRights, NotMade."""
     text = "# Who may come in. Written by `replayd keys`; the daemon reads it again on SIGHUP.\n"
     for holder in holders.values():
         roles = ", ".join(f'"{role}"' for role in holder.roles)
         text += f"\n[{holder.name}]\nkey = '{holder.key}'\nroles = [{roles}]\n"
     replacement = path.with_name(f".{path.name}.new")
-    replacement.write_text(text)
-    replacement.chmod(ALLOWED_MODE)
-    give_to_owner_of_directory(replacement)
-    replacement.replace(path)
+    try:
+        replacement.write_text(text)
+        replacement.chmod(ALLOWED_MODE)
+        give_to_owner_of_directory(replacement)
+        replacement.replace(path)
+    except OSError as error:
+        raise unmakeable(path, error) from None
 
 
 def give_to_owner_of_directory(path: Path) -> None:

@@ -53,11 +53,11 @@ Exit codes, those of sysexits.h from 64 on:
   65  a store is damaged
   69  nobody answers at the address
   70  a fault of replayd itself
-  73  an address or a file cannot be had
+  73  an address, a directory or a file cannot be had
   74  the disk failed, and with it the last checkpoint
   75  not in time
-  77  no permission: a key, or the rights of its file
-  78  the settings are faulty: a restart cures nothing
+  77  no permission: a key is refused, or a file of keys has the wrong rights
+  78  the settings are faulty, or a file of keys is: a restart cures nothing
 
 \b
 Examples:
@@ -286,7 +286,7 @@ def serve(
     except BindError as error:
         announcer.fail(os.EX_CANTCREAT, str(error))
     except AccessError as error:
-        announcer.fail(os.EX_CONFIG, str(error))
+        announcer.fail(cli_keys.exit_code(error), str(error))
     with _endpoint_file(endpoint_file, daemon, status), status or nullcontext():
         announcer.begin(
             config, daemon.router_address, daemon.ingest_address, None if status is None else status.address

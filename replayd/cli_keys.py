@@ -6,10 +6,14 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from replayd.cli_operator import fail
+
+if TYPE_CHECKING:
+    from replayd.access import AccessError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -61,7 +65,7 @@ def generate(name: str, roles: tuple[str, ...], out: Path | None, directory: Pat
       replayd keys generate actor-7 --role actor --out actor-7.key
       replayd keys generate me --role actor --role learner --dir keys --json
     """
-    from replayd.access import AccessError, Holder, read_allowed, write_allowed
+    from replayd.access import AccessError, Holder, read_allowed, unmakeable, write_allowed
     from replayd.key_files import ALLOWED_FILE, SERVER_FILE, make_client_key, make_server_key
 
     if not NAME.fullmatch(name):
@@ -76,13 +80,14 @@ def generate(name: str, roles: tuple[str, ...], out: Path | None, directory: Pat
         public = make_client_key(out, name, server)
         try:
             write_allowed(allowed, {**holders, public: Holder(name, public, roles)})
-        except OSError:
+        except (AccessError, OSError):
             out.unlink()
             raise
     except AccessError as error:
-        fail(os.EX_CONFIG, str(error))
+        fail(exit_code(error), str(error))
     except OSError as error:
-        fail(os.EX_NOPERM, f"{error.filename}: {error.strerror}")
+        refusal = unmakeable(Path(error.filename or directory), error)
+        fail(exit_code(refusal), str(refusal))
     if as_json:
         # The public key, as `list` has it; the secret one is in the file alone.
         click.echo(json.dumps({"name": name, "roles": roles, "key": public, "file": str(out), "list": str(allowed)}))
@@ -108,7 +113,7 @@ def list_(directory: Path, as_json: bool) -> None:
     try:
         holders = read_allowed(directory / ALLOWED_FILE)
     except AccessError as error:
-        fail(os.EX_CONFIG, str(error))
+        fail(exit_code(error), str(error))
     if as_json:
         click.echo(json.dumps([{"name": h.name, "roles": h.roles, "key": h.key} for h in holders.values()]))
         return
@@ -140,10 +145,17 @@ def revoke(name: str, directory: Path, as_json: bool) -> None:
             fail(os.EX_USAGE, f"{name!r} has no key here; who has: {known}")
         write_allowed(allowed, left)
     except AccessError as error:
-        fail(os.EX_CONFIG, str(error))
-    except OSError as error:
-        fail(os.EX_NOPERM, f"{error.filename}: {error.strerror}")
+        fail(exit_code(error), str(error))
     if as_json:
         click.echo(json.dumps({"name": name, "list": str(allowed)}))
         return
     click.echo(f"{allowed}: {name} may come in no more; {RELOAD}")
+
+
+def exit_code(error: AccessError) -> int:
+    """That of sysexits.h for what is wrong with files of keys."""
+    from replayd.access import NoRights, NotMade
+
+    if isinstance(error, NoRights):
+        return os.EX_NOPERM
+    return os.EX_CANTCREAT if isinstance(error, NotMade) else os.EX_CONFIG

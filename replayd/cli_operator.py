@@ -362,13 +362,13 @@ def connected(address: str, unreachable: int = os.EX_UNAVAILABLE) -> Iterator[Co
         DeadlineExceededError,
         ReplaydError,
     )
-    from replayd_client.keys import read_keys
+    from replayd_client.keys import KeyRightsError, read_keys
     from replayd_client.pool import ConnectionPool
 
     try:
         pool = ConnectionPool(address, read_keys(None))
     except DataError as error:
-        fail(os.EX_CONFIG, str(error))
+        fail(os.EX_NOPERM if isinstance(error, KeyRightsError) else os.EX_CONFIG, str(error))
     try:
         yield pool
     except AccessDeniedError as error:

@@ -132,13 +132,13 @@ COMMANDS: tuple[click.Command, ...] = (checkpoint, restore)
 
 def exit_code(error: Exception) -> int:
     """That of sysexits.h for what is wrong with a store."""
-    from replayd.errors import StoreInUse, StoreMismatch, StoreUnreadable
+    from replayd.errors import StoreInUse, StoreMismatch, StoreNotMade, StoreUnreadable
 
     if isinstance(error, StoreUnreadable):
         return os.EX_DATAERR
     if isinstance(error, StoreMismatch):
         return os.EX_CONFIG
-    return os.EX_CANTCREAT if isinstance(error, StoreInUse) else os.EX_IOERR
+    return os.EX_CANTCREAT if isinstance(error, StoreInUse | StoreNotMade) else os.EX_IOERR
 
 
 def _written(pool: ConnectionPool) -> tuple[float, float] | None:

@@ -26,6 +26,7 @@ nothing. Our own faults are assertions and are not in this file. Knows nothing o
     └── CheckpointFailed      checkpoint_failed
     BindError                 could not bind an address at start (never on the wire)
     StoreError                the disk or a store in a directory (never on the wire)
+    ├── StoreNotMade          its directory cannot be made, or not be written to
     ├── StoreInUse            another process has it
     ├── StoreUnreadable       it is damaged, or no store at all
     ├── StoreMismatch         what is in it does not go with the configuration
@@ -238,6 +239,10 @@ class BindError(Exception):
 
 class StoreError(Exception):
     """A store could not be opened, read or written; the message names it and the reason."""
+
+
+class StoreNotMade(StoreError):
+    """Its directory cannot be made, or not be written to."""
 
 
 class StoreInUse(StoreError):

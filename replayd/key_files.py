@@ -12,7 +12,15 @@ from pathlib import Path
 
 import zmq
 
-from replayd.access import KEY_CHARACTERS, AccessError, cannot_read, give_to_owner_of_directory
+from replayd.access import (
+    KEY_CHARACTERS,
+    AccessError,
+    NoRights,
+    NotMade,
+    give_to_owner_of_directory,
+    unmakeable,
+    unreadable,
+)
 
 SERVER_FILE, ALLOWED_FILE = "server.key", "allowed.toml"
 """In a directory of keys: the server's own, and the list of those who may come in."""
@@ -42,11 +50,11 @@ def read_server_secret(path: Path) -> str:
         mode = path.stat().st_mode
         fields = tomllib.loads(path.read_text())
     except OSError as error:
-        raise AccessError(cannot_read(path, error)) from None
+        raise unreadable(path, error) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise AccessError(f"{path}: {error}") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO) & ~stat.S_IRGRP:
-        raise AccessError(f"{path}: others may read it (mode {stat.S_IMODE(mode):04o}); chmod 0600 it")
+        raise NoRights(f"{path}: others may read it (mode {stat.S_IMODE(mode):04o}); chmod 0600 it")
     secret = fields.get("secret")
     if not isinstance(secret, str) or len(secret) != KEY_CHARACTERS:
         raise AccessError(f"{path}: `secret` must be a secret key, {KEY_CHARACTERS} characters")
@@ -59,13 +67,13 @@ def public_of(secret: str) -> str:
 
 
 def _write(path: Path, told: str, **fields: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_MODE)
     except FileExistsError:
-        raise AccessError(f"{path} is there already; revoke its name, or remove the file, to make another") from None
+        raise NotMade(f"{path} is there already; revoke its name, or remove the file, to make another") from None
     except OSError as error:
-        raise AccessError(f"{path}: {error.strerror}") from None
+        raise unmakeable(path, error) from None
     with os.fdopen(descriptor, "w") as file:
         file.write(f"# {told}\n")
         file.writelines(f"{name} = '{value}'\n" for name, value in fields.items())

@@ -7,6 +7,7 @@ either is on the disk when the call returns or, if it raises, has not happened. 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -24,7 +25,7 @@ import lmdb
 import numpy as np
 from lmdb.verify import VerifyError, verify
 
-from replayd.errors import StoreError, StoreInUse, StoreUnreadable
+from replayd.errors import StoreError, StoreInUse, StoreNotMade, StoreUnreadable
 from replayd.journal_format import ENTRIES_AT_MOST, count_of
 from replayd.state import State
 from replayd.store_format import (
@@ -58,6 +59,9 @@ _DATABASES = ("head", "index", "blocks", "journal")
 _HEAD = b"head"
 _NUMBER = struct.Struct("=Q")
 
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""Errors that are no matter of what the directory is called or whose it is."""
+
 Txn = Any
 """lmdb.Transaction."""
 
@@ -78,18 +82,21 @@ class Store:
     def __init__(self, directory: Path, map_bytes: int = MAP_BYTES) -> None:
         """Opens it; makes an empty one where there is none.
 
-        Raises StoreInUse if another process has it, StoreUnreadable, and StoreError for what else is in the way.
+        Raises StoreNotMade if the directory cannot be had, StoreInUse if another process has it, StoreUnreadable, and
+        StoreError for what else is in the way.
         """
         self.directory = directory
         self.between: Callable[[], None] = lambda: None
         """Called where a long change may be interrupted by others."""
         self._map_bytes = map_bytes
-        with _as_store_error(directory):
+        try:
             directory.mkdir(parents=True, exist_ok=True)
             mark = directory / MARK
             if (directory / DATA).exists() and not mark.exists():
                 raise StoreUnreadable(f"{directory} has a {DATA} but no {MARK}: it is no store of replayd's")
             self._mark = os.open(mark, os.O_RDWR | os.O_CREAT, 0o640)
+        except OSError as error:
+            raise not_made(directory, error) from error
         try:
             self._lock()
             with _as_store_error(directory):
@@ -339,6 +346,16 @@ def _as_store_error(directory: Path) -> Iterator[None]:
         raise StoreUnreadable(f"{directory}: {error}") from error
     except (lmdb.Error, OSError) as error:
         raise StoreError(f"{directory}: {_reason(directory, error)}") from error
+
+
+def not_made(directory: Path, error: OSError) -> StoreError:
+    """Why there can be no store in a directory, and what to do about it."""
+    if error.errno in _OF_THE_DISK:
+        return StoreError(f"{directory}: {error.strerror}")
+    return StoreNotMade(
+        f"cannot have a store in {directory}: {error.strerror}; `--data-dir` or `[store] path` must name a directory "
+        "that the user who runs replayd may write to, or may make"
+    )
 
 
 def _reason(directory: Path, error: Exception) -> str:

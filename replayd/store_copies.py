@@ -20,7 +20,7 @@ from pathlib import Path
 import lmdb
 
 from replayd.errors import StoreError, StoreInUse, StoreUnreadable
-from replayd.store import DATA, MARK, check_structure, is_store, mark_text, put_aside, sync_directory
+from replayd.store import DATA, MARK, check_structure, is_store, mark_text, not_made, put_aside, sync_directory
 from replayd.store_format import Damaged, Head, unpack_head
 
 log = logging.getLogger("replayd")
@@ -160,7 +160,7 @@ def _locked(directory: Path) -> Iterator[None]:
             return
         fd = os.open(mark, os.O_RDWR)
     except OSError as error:
-        raise StoreError(f"{directory}: {error}") from error
+        raise not_made(directory, error) from error
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,6 +15,10 @@ KEY_FILE_VARIABLE = "REPLAYD_KEY_FILE"
 KEY_CHARACTERS = 40
 
 
+class KeyRightsError(DataError):
+    """The rights of a key file are not as they must be: too few for us, or too many for others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """CURVE keys in Z85: this client's, and the public one of the server it will talk to and to no other."""
@@ -29,7 +33,7 @@ class Keys:
 def read_keys(path: str | os.PathLike[str] | None) -> Keys | None:
     """The keys in a file; None: in that which the environment names, and no keys if it names none.
 
-    Raises DataError for a file that is none, or that others may read.
+    Raises DataError for a file that is none, and its kind KeyRightsError for one that others may read, or we may not.
     """
     path = path or os.environ.get(KEY_FILE_VARIABLE)
     if not path:
@@ -38,12 +42,16 @@ def read_keys(path: str | os.PathLike[str] | None) -> Keys | None:
     try:
         mode = file.stat().st_mode
         fields = tomllib.loads(file.read_text())
+    except PermissionError as error:
+        raise KeyRightsError(f"the key file {file}: {error.strerror}; it is for its owner's eyes alone") from error
     except OSError as error:
         raise DataError(f"the key file {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"the key file {file}: {error}; `replayd keys generate` makes one") from error
     if mode & stat.S_IRWXO:
-        raise DataError(f"the key file {file} may be read by anybody (mode {stat.S_IMODE(mode):04o}); chmod 0600 it")
+        raise KeyRightsError(
+            f"the key file {file} may be read by anybody (mode {stat.S_IMODE(mode):04o}); chmod 0600 it"
+        )
     values = {name: fields.get(name) for name in ("public", "secret", "server")}
     for name, value in values.items():
         if not isinstance(value, str) or len(value) != KEY_CHARACTERS:

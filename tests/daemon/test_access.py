@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from replayd.cli import main
 from replayd.cli_keys import keys
 from replayd_client import Client
 from replayd_client.errors import AccessDeniedError, DataError
-from tests.daemon.harness import REPLAYD, DaemonProcess, environment
+from tests.daemon.harness import REPLAYD, DaemonProcess, environment, run_replayd
 
 DEADLINE_MS = 20_000
 STEP = {"x": np.zeros(2, np.float32)}
@@ -217,6 +218,30 @@ def test_keys_that_cannot_be_read_keep_the_daemon_from_starting(tmp_path: Path) 
     config.write_text(f'[access]\nkeys = "{tmp_path}/nowhere"\n')
     with pytest.raises(AssertionError, match="ended with 78"):
         DaemonProcess(tmp_path, "--config", str(config))
+
+
+def test_a_key_with_the_wrong_rights_and_a_faulty_one_end_in_codes_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*arguments: str) -> int:
+        return CliRunner().invoke(main, arguments).exit_code
+
+    made = ("keys", "generate", "a", "--role", "actor", "--dir")
+    assert run(*made, str(tmp_path), "--out", str(tmp_path / "a.key")) == 0
+    config = tmp_path / "replayd.toml"
+    config.write_text(f'[server]\nlisten = "tcp://127.0.0.1:0"\n[access]\nkeys = "{tmp_path}"\n')
+    monkeypatch.setenv("REPLAYD_KEY_FILE", str(tmp_path / "a.key"))
+    for name, command in (("server.key", ("serve", "--config", str(config))), ("a.key", ("info",))):
+        (tmp_path / name).chmod(0o644)
+        assert run_replayd(*command).returncode == os.EX_NOPERM
+        (tmp_path / name).chmod(0o600)
+        (tmp_path / name).write_text("secret = 'short'")
+        assert run_replayd(*command).returncode == os.EX_CONFIG
+    # One that is there already, and one that nobody can make.
+    assert run("keys", "revoke", "a", "--dir", str(tmp_path)) == 0
+    (tmp_path / "server.key").unlink()
+    assert run(*made, str(tmp_path), "--out", str(tmp_path / "a.key")) == os.EX_CANTCREAT
+    assert run(*made, "/proc/nowhere", "--out", str(tmp_path / "b.key")) == os.EX_CANTCREAT
 
 
 def test_other_machines_may_reach_a_daemon_that_wants_keys(door: Doorkeeper, tmp_path: Path) -> None:

@@ -259,7 +259,8 @@ def test_a_store_that_cannot_be_loaded_ends_the_daemon_in_a_code_that_says_why(t
     assert damaged.returncode == os.EX_DATAERR
     assert "--allow-empty" in damaged.stderr
     nowhere = refused(*TABLE, "--data-dir", "/proc/nowhere")
-    assert nowhere.returncode == os.EX_IOERR
+    assert nowhere.returncode == os.EX_CANTCREAT
+    assert "`--data-dir` or `[store] path` must name a directory" in nowhere.stderr
     for ended in (other, in_use, damaged, nowhere):
         assert "Traceback" not in ended.stderr
 

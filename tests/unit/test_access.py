@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,8 +16,18 @@ import pytest
 import zmq
 from click.testing import CliRunner
 
-from replayd.access import ROLES, AccessError, Holder, read_allowed, write_allowed
-from replayd.cli_keys import keys
+from replayd.access import (
+    ROLES,
+    AccessError,
+    Holder,
+    NoRights,
+    NotMade,
+    read_allowed,
+    unmakeable,
+    unreadable,
+    write_allowed,
+)
+from replayd.cli_keys import exit_code, keys
 from replayd.errors import Forbidden
 from replayd.gate import Gate
 from replayd.key_files import make_client_key, make_server_key, public_of, read_server_secret
@@ -92,6 +103,24 @@ def test_secrets_are_for_their_owner_alone(tmp_path: Path) -> None:
         read_server_secret(tmp_path / "server.key")
 
 
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        (NoRights, unreadable(Path("k"), PermissionError(errno.EACCES, "denied"))),
+        (NoRights, unmakeable(Path("k"), PermissionError(errno.EACCES, "denied"))),
+        (NotMade, unmakeable(Path("k"), FileNotFoundError(errno.ENOENT, "no such file"))),
+        (AccessError, unreadable(Path("k"), FileNotFoundError(errno.ENOENT, "no such file"))),
+        (AccessError, unreadable(Path("k"), IsADirectoryError(errno.EISDIR, "a directory"))),
+    ],
+)
+def test_what_the_rights_of_a_file_forbid_is_told_from_what_else_is_wrong(
+    kind: type[AccessError], error: AccessError
+) -> None:
+    assert type(error) is kind
+    codes = {NoRights: os.EX_NOPERM, NotMade: os.EX_CANTCREAT, AccessError: os.EX_CONFIG}
+    assert exit_code(error) == codes[kind]
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -121,7 +150,7 @@ def test_keys_are_generated_listed_and_revoked(tmp_path: Path) -> None:
 def test_no_key_overwrites_a_file_and_no_name_is_a_path(tmp_path: Path) -> None:
     (tmp_path / "a.key").write_text("mine")
     refused = run("generate", "a", "--role", "actor", "--out", tmp_path / "a.key", "--dir", tmp_path)
-    assert (refused.exit_code, (tmp_path / "a.key").read_text()) == (os.EX_CONFIG, "mine")
+    assert (refused.exit_code, (tmp_path / "a.key").read_text()) == (os.EX_CANTCREAT, "mine")
     assert not (tmp_path / "allowed.toml").exists()
     assert run("generate", "../x", "--role", "actor", "--dir", tmp_path).exit_code == os.EX_USAGE
     assert run("list", "--dir", tmp_path).exit_code == os.EX_CONFIG
