@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import replayd_client.client
+import replayd_client.client_parts
 import replayd_client.connection
 import replayd_client.pool
 import replayd_client.sender
@@ -88,7 +88,7 @@ class Crew:
             patch.setattr(replayd_client.connection, "zmq", Zmq(self._world))
             patch.setattr(replayd_client.pool, "zmq_context", lambda: self.running.host)
             patch.setattr(replayd_client.sender, "os", _System(self._world))
-            patch.setattr(replayd_client.client, "Pacer", lambda: _Pacer(self._world, self.running))
+            patch.setattr(replayd_client.client_parts, "Pacer", lambda: _Pacer(self._world, self.running))
             cores = set(_CORES)
             try:
                 yield
