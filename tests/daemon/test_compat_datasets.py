@@ -112,7 +112,7 @@ def test_samples_are_batched(client: reverb.Client) -> None:
 def test_a_dataset_is_made_of_the_signature(client: reverb.Client, kind: Any, table: str, shape: Any) -> None:
     write(client, "signed", 1)
     write_steps(client, 1)
-    made = kind.from_table_signature(client.server_address, table, 10, rate_limiter_timeout_ms=50)
+    made = kind.from_table_signature(client.server_address, table, 10, rate_limiter_timeout_ms=1000)
     assert made.element_spec.data["b"][0] == reverb.TensorSpec(shape, np.float32)
     found = list(made)
     assert len(found) == (1 if kind is TrajectoryDataset else 3)

@@ -159,7 +159,7 @@ def test_settings_that_were_changed_live_hold_while_it_is_replayed_and_not_after
     client.set("t", max_size=20)
     client.insert_batch(padded(range(8, 20), 5)[:, None], {"t": 1.0})
     daemon.kill()
-    again = client_of(start_daemon(*data).address)
+    again = client_of(start_daemon(*data, "--shrink-tables").address)
     assert again.set("t").after["max_size"] == 10
     assert [int(item.data[0, 0]) for item in again.peek("t", oldest=20)] == list(range(10, 20))
 

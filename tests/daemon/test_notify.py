@@ -21,6 +21,7 @@ from replayd.selectors import Fifo, Uniform
 from replayd.server import Daemon
 from replayd.service import Service
 from replayd.table import Table
+from replayd_client import Client
 from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.embedded import DEADLINE_S, fifo
 from tests.daemon.harness import REPLY_S, run_replayd
@@ -233,6 +234,9 @@ def test_a_stuck_loop_gives_no_sign_of_life(
 
 def test_a_daemon_that_is_ended_for_being_stuck_shows_where_it_was(start_daemon: StartDaemon) -> None:
     daemon = start_daemon()
+    # Who is answered knows that the loop runs.
+    with Client(daemon.address) as client:
+        client.server_info()
     daemon.send_signal(signal.SIGABRT)
     ended = daemon.wait()
     assert ended.returncode == -signal.SIGABRT
