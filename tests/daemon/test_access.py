@@ -258,4 +258,6 @@ def test_operators_show_the_key_that_the_environment_names(door: Doorkeeper, nam
     keys = {} if name is None else {"REPLAYD_KEY_FILE": str(door.directory / f"{name}.key")}
     command = [*REPLAYD, "info", "--address", door.daemon.address]
     ended = subprocess.run(command, env={**environment(), **keys}, capture_output=True, text=True, check=False)
-    assert ended.returncode == code, ended.stderr
+    # A server that wants a key may hang up before libzmq has told us that it does; the text says so then.
+    hung_up = name is None and ended.returncode == os.EX_UNAVAILABLE and "want a key" in ended.stderr
+    assert ended.returncode == code or hung_up, ended.stderr
