@@ -5,6 +5,8 @@ Owns the story of one address, over all sockets that are opened to it. Knows not
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import struct
 from typing import Any
 
@@ -32,6 +34,12 @@ _NO_ROUTER = "something answers there, but does not speak as a ROUTER"
 HANG_UPS = 3
 """In a handshake with keys, which are no accident any more: a server that stops or starts hangs up once. libzmq does so
 with whoever does not know the server's key, and says nothing."""
+
+ANNOUNCED_S = 1.0
+_GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03"
+"""Signature and major version."""
+_MECHANISM = slice(12, 32)
+"""Where it stands in a greeting."""
 
 _KEY_REFUSED = 400
 """What the gate of a replayd answers for a key that it does not know."""
@@ -73,7 +81,7 @@ class Handshake:
         attempts = f"{self.attempts} attempt{'s' if self.attempts != 1 else ''}"
         trouble = f"{self.trouble} (waited {waited_s:.1f} s, {attempts})"
         if self.trouble == _NO_ROUTER:
-            return f"no port for clients at {self._address}: {trouble}. Is this the ingest port, or does it want a key?"
+            return f"no port for clients at {self._address}: {trouble}. Is this the ingest port?"
         return f"no replayd at {self._address}: {trouble}. Is replayd running there, and is this its port for clients?"
 
     def take(self, message: list[bytes]) -> bool:
@@ -87,24 +95,15 @@ class Handshake:
                 else f"the server lets nobody in without a key that it knows (code {value})"
             )
         elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
-            self._deny(
-                "the server wants a key, and this client shows none: Client(address, key_file=…), or "
-                f"{KEY_FILE_VARIABLE} in the environment; `replayd keys generate` at the server makes one"
-                if self._keys is None
-                else f"this client shows the key of {self._keys.name!r}, and the server takes no keys"
-            )
+            self._deny_mechanism()
         elif event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
             if self._shook_hands:
                 self.trouble = "the connection was lost"
             elif self.trouble != _NO_ZEROMQ and self.denied is None:
                 self.trouble = _NO_ROUTER
                 self._hang_ups += 1
-                if self._keys is not None and self._hang_ups >= HANG_UPS:
-                    self._deny(
-                        f"it hangs up whenever {self._keys.name!r} shows its key: the server's own key, which the key "
-                        "file has too, is another one by now (`replayd keys generate` there makes a new file), or it "
-                        "takes no keys, or this is not its port for clients"
-                    )
+                if self._hang_ups % HANG_UPS == 0:
+                    self._ask_why()
         elif event & _LOST:
             self.trouble = _NO_ZEROMQ
         elif event == zmq.EVENT_CONNECT_RETRIED:
@@ -122,13 +121,56 @@ class Handshake:
             self.trouble = _NO_HELLO
         return bool(event & _LOST)
 
-    def show(self, socket: zmq.Socket[Any]) -> None:
+    def show(self, dealer: zmq.Socket[Any]) -> None:
         """Give a socket the keys, before it is connected."""
         if self._keys is not None:
-            socket.curve_publickey = self._keys.public.encode()
-            socket.curve_secretkey = self._keys.secret.encode()
-            socket.curve_serverkey = self._keys.server.encode()
+            dealer.curve_publickey = self._keys.public.encode()
+            dealer.curve_secretkey = self._keys.secret.encode()
+            dealer.curve_serverkey = self._keys.server.encode()
+
+    def _ask_why(self) -> None:
+        """A mechanism that differs is as often told as a mere hang-up: what the server announces tells them apart."""
+        announced = announced_mechanism(self._address)
+        if announced is not None and (announced == "CURVE") != (self._keys is not None):
+            self._deny_mechanism()
+        elif announced is not None and self._keys is not None:
+            self._deny(
+                f"it hangs up whenever {self._keys.name!r} shows its key: the server's own key, which the key file has "
+                "too, is another one by now (`replayd keys generate` there makes a new file), or this is not its port "
+                "for clients"
+            )
+
+    def _deny_mechanism(self) -> None:
+        self._deny(
+            "the server wants a key, and this client shows none: Client(address, key_file=…), or "
+            f"{KEY_FILE_VARIABLE} in the environment; `replayd keys generate` at the server makes one"
+            if self._keys is None
+            else f"this client shows the key of {self._keys.name!r}, and the server takes no keys"
+        )
 
     def _deny(self, why: str) -> None:
         self.trouble = why
         self.denied = AccessDeniedError(f"not let in at {self._address}: {why}", detail={"address": self._address})
+
+
+def announced_mechanism(address: str) -> str | None:
+    """The security mechanism of the ZeroMQ socket at an endpoint, `NULL` or `CURVE`; None if it does not say.
+
+    The first part of the greeting of ZMTP (RFC 23) is sent, which names no mechanism to take offence at, and theirs is
+    read. Takes ANNOUNCED_S at most.
+    """
+    scheme, _, rest = address.partition("://")
+    greeting = b""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) if scheme == "ipc" else _tcp(rest) as peer:
+        peer.settimeout(ANNOUNCED_S)
+        if scheme == "ipc":
+            peer.connect(rest)
+        peer.sendall(_GREETING)
+        while len(greeting) < _MECHANISM.stop and (part := peer.recv(_MECHANISM.stop - len(greeting))):
+            greeting += part
+    return greeting[_MECHANISM].rstrip(b"\0").decode("ascii", "replace") or None
+
+
+def _tcp(rest: str) -> socket.socket:
+    host, _, port = rest.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), ANNOUNCED_S)
