@@ -46,13 +46,21 @@ class Payloads:
 
     def fetch(self, places: Int64s, sizes: NDArray[np.integer[Any]]) -> list[Buffer]:
         """These payloads as body frames (protocol.md §4.3): small ones packed, each large one in a frame of its own."""
-        if len(places) == 0:
-            return []
-        if _least(places) >= 0:
-            packed = self._arena.fetch(places, sizes)
-            return [packed] if len(packed) else []
-        chunks = np.arange(len(places))
-        return self.fetch_spans(places, np.zeros(len(places), np.int64), sizes, chunks)
+        large = np.flatnonzero(places < 0)
+        if len(large) == len(places):
+            # 0.1 µs a payload; by way of its span it took 2.5.
+            frames = [self._frames[index] for index in (~places).tolist()]
+            assert None not in frames, "a payload was freed and is still in use"
+            return frames
+        body: list[Buffer] = []
+        first = 0
+        for stop in [*large.tolist(), len(places)]:
+            if stop > first and len(packed := self._arena.fetch(places[first:stop], sizes[first:stop])):
+                body.append(packed)
+            if stop < len(places):
+                body.append(self._frame(int(places[stop])))
+            first = stop + 1
+        return body
 
     def fetch_spans(
         self, places: Int64s, starts: Int64s, sizes: NDArray[np.integer[Any]], chunk_of: Int64s
