@@ -82,9 +82,10 @@ def _table_lines(table: Mapping[str, Any]) -> Iterator[str]:
         yield f"  paused   {', '.join(table['paused'])}"
     for waiting in table["waiting"]:
         requests = count(waiting["requests"], f"{waiting['side']} request")
+        who = f": {', '.join(waiting['who'])}" if waiting["who"] else ""
         yield (
-            f"  waiting  {requests} ({count(waiting['items'], 'item')}), the oldest for {waiting['waited_s']:.1f} s: "
-            f"{waiting['why']}"
+            f"  waiting  {requests} ({count(waiting['items'], 'item')}{who}), "
+            f"the oldest for {waiting['waited_s']:.1f} s: {waiting['why']}"
         )
 
 

@@ -6,7 +6,6 @@ when they are made again: once all has been repeated they are forgotten. Knows n
 
 from __future__ import annotations
 
-import heapq
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ def dump_samples(service: Service) -> State:
 
     Peers are tuples of frames.
     """
-    order_of = {id(request): order for _, order, request, _ in service._deadlines if not request.answered}
+    order_of = service._deadlines.orders()
     quotas = service._quotas
     here = [(request, table) for table in service.tables.values() for request in table.pending_samples]
     return {
@@ -72,8 +71,7 @@ def wait_again(service: Service, samples: State | None, later_s: float) -> None:
                 quotas.hold(request.peer, (request, table)) if where == "held" else quotas._ready.append(
                     (request, table)
                 )
-            heapq.heappush(service._deadlines, (request.deadline, kept["order"], request, table))
-            service._parked = max(service._parked, kept["order"])
+            service._deadlines.add_as(kept["order"], request, table)
 
 
 def forget_peers(service: Service) -> None:

@@ -15,6 +15,7 @@ from replayd.chunks import ChunkStore
 from replayd.histograms import times_sampled
 from replayd.limits import LIMITS, MAX_WAIT_MS, WINDOW_BYTES, WINDOW_MESSAGES
 from replayd.messages import CODECS
+from replayd.peer_names import PeerNames
 from replayd.quotas import Quotas
 from replayd.streams import Streams
 from replayd.table import Table
@@ -55,6 +56,7 @@ def report(
     quotas: Quotas[Any],
     counters: Counters,
     capacity: ServerCapacity,
+    names: PeerNames,
     now: float,
     brief: bool,
 ) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def report(
     `brief`: without what would have to be looked for among all items, so that the cost is bounded.
     """
     return {
-        "tables": [report_table(table, now, brief) for table in tables],
+        "tables": [report_table(table, names, now, brief) for table in tables],
         "chunks": {
             "count": len(chunks),
             "bytes": chunks.bytes_in_use,
@@ -91,7 +93,7 @@ def report(
     }
 
 
-def report_table(table: Table, now: float, brief: bool = False) -> dict[str, Any]:
+def report_table(table: Table, names: PeerNames, now: float, brief: bool = False) -> dict[str, Any]:
     """What `info` says of one table; `brief` as of `report`."""
     largest = table.largest.known if brief else table.max_priority
     blocked = table.blocked.seconds(now)
@@ -120,7 +122,7 @@ def report_table(table: Table, now: float, brief: bool = False) -> dict[str, Any
         "times_sampled": times_sampled(table.items.times_sampled[table.items.spread(ITEMS_LOOKED_AT)]),
         "blocked_s": {side: sum(terms.values()) for side, terms in blocked.items()},
         "blocked_by_s": blocked,
-        "waiting": waiting(table, now),
+        "waiting": waiting(table, names, now),
     }
 
 

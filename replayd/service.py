@@ -6,7 +6,6 @@ in. Owns peers' open requests. Knows no bytes of the wire, no sockets, no clock.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from replayd.admission import check_priorities
 from replayd.capacity import ServerCapacity
 from replayd.chunks import ChunkStore
 from replayd.columns import Template
+from replayd.deadlines import Deadlines, PendingHere
 from replayd.durability import Durability
 from replayd.errors import BadRequest, Fault, PeerError, ShuttingDown
 from replayd.intake import Intake, table_named
@@ -47,6 +47,7 @@ from replayd.messages import (
 )
 from replayd.pace import Pace
 from replayd.peeking import peek
+from replayd.peer_names import PeerNames
 from replayd.pending import Applied, Drawn, HeldBack, Outcome, PendingSample
 from replayd.quotas import Quotas
 from replayd.reports import Counters, report, report_hello
@@ -57,12 +58,6 @@ from replayd.table import Table
 from replayd.table_arguments import check_extensions_together
 from replayd.waiting import timeout, timeout_unread, why
 from replayd.wishes import carry_out_wishes
-
-_ANSWERED_DEADLINES = 1024
-"""Deadlines of answered requests that may stay in the heap: it is swept when they outnumber the others so far."""
-
-
-PendingHere = tuple[PendingSample, Table]
 
 
 class Service:
@@ -116,8 +111,8 @@ class Service:
         self._intake = Intake(
             self.tables, self.chunks, self.streams, self.templates, self._keys, self._accounts, self.counters
         )
-        self._deadlines: list[tuple[float, int, PendingSample, Table]] = []
-        self._parked = 0
+        self._deadlines = Deadlines()
+        self._names = PeerNames()
         self._outbox: list[tuple[Peer, Reply]] = []
         self.outbox_bytes = 0
         """Payload of the samples that wait to be drained."""
@@ -192,19 +187,12 @@ class Service:
             request.is_held = False
             table.pending_samples.append(request)
             self._pump(table, now)
-        while self._deadlines and (self._deadlines[0][2].answered or self._deadlines[0][0] <= now):
-            _, _, request, table = heapq.heappop(self._deadlines)
-            if not request.answered:
-                self._expire(request, table, now)
-                self._pump(table, now)
-        waiting = sum(len(table.pending_samples) for table in self.tables.values())
-        if len(self._deadlines) > 2 * waiting + _ANSWERED_DEADLINES:
-            self._deadlines = [entry for entry in self._deadlines if not entry[2].answered]
-            heapq.heapify(self._deadlines)
+        while (due := self._deadlines.take_due(now)) is not None:
+            self._expire(*due, now)
+            self._pump(due[1], now)
+        deadline = self._deadlines.next(sum(len(table.pending_samples) for table in self.tables.values()))
         lease_due = self.streams.expire(now)
-        deadline = self._deadlines[0][0] if self._deadlines else None
-        due = [time for time in (lease_due, deadline) if time is not None]
-        return min(due) if due else None
+        return min((time for time in (lease_due, deadline) if time is not None), default=None)
 
     def drain(self, are_read: bool = True) -> list[tuple[Peer, Reply]]:
         """The replies since the last drain, in order. Unless `are_read`, say `read` of each that has payload."""
@@ -253,7 +241,7 @@ class Service:
 
     def report(self, now: float, brief: bool = False) -> dict[str, Any]:
         """What `info` says, in values that nothing changes later; if brief, at a bounded cost."""
-        parts = (self.chunks, self.streams, self._accounts, self._quotas, self.counters, self.capacity)
+        parts = (self.chunks, self.streams, self._accounts, self._quotas, self.counters, self.capacity, self._names)
         return {
             "server_id": self.server_id,
             "server": f"replayd {self.version}",
@@ -270,6 +258,7 @@ class Service:
     # --- handlers -----------------------------------------------------------------------------------------------------
 
     def _hello(self, peer: Peer, request: Hello, now: float) -> None:
+        self._names.greet(peer, request.client)
         fields = report_hello(self.server_id, self.version, self.streams.lease_s, self.tables.values())
         self._outbox.append((peer, Result("hello", request.id, fields)))
 
@@ -297,8 +286,7 @@ class Service:
         pending.quota = self._quotas.of(peer)
         self._pump(table, now)
         if not pending.answered:
-            self._parked += 1
-            heapq.heappush(self._deadlines, (pending.deadline, self._parked, pending, table))
+            self._deadlines.add(pending, table)
 
     def _update(self, peer: Peer, request: Update, now: float) -> None:
         table = table_named(request.table, self.tables)
@@ -319,7 +307,8 @@ class Service:
         self._outbox.append((peer, Result("info", request.id, self.report(now))))
 
     def _why(self, peer: Peer, request: Why, now: float) -> None:
-        self._outbox.append((peer, Result("why", request.id, why(table_named(request.table, self.tables), now))))
+        fields = why(table_named(request.table, self.tables), self._names, now)
+        self._outbox.append((peer, Result("why", request.id, fields)))
 
     def _peek(self, peer: Peer, request: Peek, now: float) -> None:
         table = table_named(request.table, self.tables)

@@ -20,30 +20,48 @@ from replayd.blocked import (
 )
 from replayd.capacity import BY_SERVER, BY_TABLE
 from replayd.errors import Timeout
+from replayd.peer_names import PeerNames
 from replayd.rate_limiters import BLOCKED_BY_MAX_DIFF, BLOCKED_BY_MIN_DIFF, BLOCKED_BY_MIN_SIZE
 from replayd.table import Table
 
 
-def waiting(table: Table, now: float) -> list[dict[str, Any]]:
+def waiting(table: Table, names: PeerNames, now: float) -> list[dict[str, Any]]:
     """One entry for each side that waits; plain values."""
     sides = []
     if table.pending_inserts:
-        head = table.pending_inserts[0]
-        peers = {peer for pending in table.pending_inserts for peer, _ in pending.ticket.askers}
+        inserts = table.pending_inserts
+        askers = dict.fromkeys(peer for pending in inserts for peer, _ in pending.ticket.askers)
         sides.append(
-            _side(table, "insert", len(table.pending_inserts), table.pending_items, len(peers), now - head.since)
+            {
+                "side": "insert",
+                "requests": len(inserts),
+                "items": table.pending_items,
+                "peers": len(askers),
+                "who": names.tell(askers),
+                "waited_s": now - inserts[0].since,
+                **_blocked(table, "insert"),
+            }
         )
     if table.pending_samples:
-        first = table.pending_samples[0]
-        asked = sum(request.n - request.drawn for request in table.pending_samples)
-        peers = {request.peer for request in table.pending_samples}
-        sides.append(_side(table, "sample", len(table.pending_samples), asked, len(peers), now - first.since))
+        samples = table.pending_samples
+        askers = dict.fromkeys(request.peer for request in samples)
+        sides.append(
+            {
+                "side": "sample",
+                "requests": len(samples),
+                "items": sum(request.n - request.drawn for request in samples),
+                "peers": len(askers),
+                "who": names.tell(askers),
+                "waited_s": now - samples[0].since,
+                **_blocked(table, "sample"),
+            }
+        )
     return sides
 
 
-def why(table: Table, now: float) -> dict[str, Any]:
+def why(table: Table, names: PeerNames, now: float) -> dict[str, Any]:
     """Who waits, and a verdict on the whole: `flowing`, `samples_wait`, `inserts_wait`, `deadlock` or `paused`."""
-    sides = waiting(table, now)
+    sides = waiting(table, names, now)
     verdict, advice = _verdict(table, sides)
     return {
         "table": table.name,
@@ -60,8 +78,17 @@ def why(table: Table, now: float) -> dict[str, Any]:
 def timeout(table: Table, was_first: bool) -> Timeout:
     """The error of a sample request whose deadline passed, and which was at the head of the queue or not."""
     term = blocks_samples(table.limiter, table.paused, BLOCKED_BY_MIN_N if was_first else BLOCKED_BY_EARLIER)
+    return _timeout(table, term, _explain(table, term))
+
+
+def timeout_unread(table: Table) -> Timeout:
+    """The error of a sample request whose peer did not read what it had asked for before."""
+    return _timeout(table, BLOCKED_BY_UNREAD, "earlier replies to this peer are unread")
+
+
+def _timeout(table: Table, term: str, text: str) -> Timeout:
     return Timeout(
-        f"table {table.name!r} granted no sample in time: {_explain(table, term)}",
+        f"table {table.name!r} granted no sample in time: {text}",
         table=table.name,
         blocked_by=term,
         who_must_act=WHO_MUST_ACT[term],
@@ -70,29 +97,13 @@ def timeout(table: Table, was_first: bool) -> Timeout:
     )
 
 
-def timeout_unread(table: Table) -> Timeout:
-    """The error of a sample request whose peer did not read what it had asked for before."""
-    return Timeout(
-        f"table {table.name!r} granted no sample in time: earlier replies to this peer are unread",
-        table=table.name,
-        blocked_by=BLOCKED_BY_UNREAD,
-        who_must_act=WHO_MUST_ACT[BLOCKED_BY_UNREAD],
-        size=table.size,
-        limiter=table.limiter.describe(),
-    )
-
-
-def _side(table: Table, side: str, requests: int, items: int, peers: int, waited_s: float) -> dict[str, Any]:
+def _blocked(table: Table, side: str) -> dict[str, Any]:
+    """On which term the first of a side waits, and what must happen."""
     if side == "insert":
         term = blocks_inserts(table.limiter, table.paused, table.capacity.keeping_out(table.pending_inserts))
     else:
         term = blocks_samples(table.limiter, table.paused)
-    entry = {
-        "side": side,
-        "requests": requests,
-        "items": items,
-        "peers": peers,
-        "waited_s": waited_s,
+    entry: dict[str, Any] = {
         "blocked_by": term,
         # Where items leave by draws, draws make room.
         "who_must_act": "learners" if term == BY_TABLE and table.max_times_sampled else WHO_MUST_ACT[term],

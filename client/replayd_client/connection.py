@@ -7,13 +7,15 @@ no server is there, libzmq tries to connect again and again on the one socket, s
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
-from socket import SOCK_STREAM, getaddrinfo
+from socket import SOCK_STREAM, getaddrinfo, gethostname
 from typing import Any
 
 import zmq
@@ -144,7 +146,7 @@ class Connection:
     def open_session(self, deadline: float | None) -> HelloReply:
         """Return what the server said in `hello`, after waiting for a session if there was none yet."""
         if self.hello is None:
-            self.call("hello", lambda request_id: encode_hello(request_id, _client_name()), deadline)
+            self.call("hello", lambda request_id: encode_hello(request_id, _client_name(os.getpid())), deadline)
         assert self.hello is not None, "a call is answered within a session, which begins with hello"
         return self.hello
 
@@ -236,7 +238,7 @@ class Connection:
             raise ConnectionLostError(f"{self.address} is no address to connect to: {error}") from error
         self._handshake.began()
         self._hello_id = self.next_id()
-        self._send(socket, encode_hello(self._hello_id, _client_name()))
+        self._send(socket, encode_hello(self._hello_id, _client_name(os.getpid())))
 
     def _send(self, socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> bool:
         try:
@@ -381,5 +383,10 @@ _INHERITED: list[Any] = []
 """Sockets of the parent, kept in a forked child so that nothing ever closes them there."""
 
 
-def _client_name() -> str:
-    return f"python {os.getpid()}"
+@functools.cache
+def _client_name(pid: int) -> str:
+    """What people find this process by: its program, number and machine."""
+    program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-", "-c", "-m") else "python"
+    name = f"{program[:60]} {pid}@{gethostname()[:50]}"
+    # A file may be called anything; a name is at most 128 bytes without control characters (protocol.md §4).
+    return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in name)

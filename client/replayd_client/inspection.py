@@ -274,7 +274,8 @@ def _pauses(sides: Sequence[str]) -> Iterator[str]:
 
 def _side_text(side: WaitingSide) -> str:
     requests = _count(side.requests, f"{side.side} request")
-    of_whom = f"{_count(side.items, 'item')}, {_count(side.peers, 'peer')}"
+    who = f": {', '.join(side.who)}{', …' if side.peers > len(side.who) else ''}" if side.who else ""
+    of_whom = f"{_count(side.items, 'item')}, {_count(side.peers, 'peer')}{who}"
     return f"{requests} ({of_whom}), the oldest for {side.waited_s:.1f} s: {side.why}"
 
 

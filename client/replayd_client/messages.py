@@ -179,6 +179,8 @@ class WaitingSide:
     items: int
     """Items they would insert, or the most they ask for."""
     peers: int
+    who: tuple[str, ...]
+    """What the first few of these peers call themselves, the oldest first."""
     waited_s: float
     """Seconds since the oldest came."""
     blocked_by: str

@@ -330,6 +330,7 @@ def _waiting_side(fields: Fields) -> WaitingSide:
         requests=fields.uint("requests"),
         items=fields.uint("items"),
         peers=fields.uint("peers"),
+        who=fields.texts("who"),
         waited_s=fields.number("waited_s"),
         blocked_by=fields.text("blocked_by"),
         who_must_act=fields.text("who_must_act"),

@@ -192,8 +192,10 @@ function stateOf(table, rate, points) {
   const sentences = table.waiting.map((side) => {
     const needs = side.side === "insert" ? side.needs_samples : side.needs_inserts;
     const free = needs === undefined ? "" : ` ${count(needs, side.side === "insert" ? "sample" : "insert")} would set the first one free.`;
+    const more = side.peers > side.who.length ? ", …" : "";
+    const who = side.who.length ? ` (${side.who.join(", ")}${more})` : "";
     const verb = side.requests === 1 ? "waits" : "wait";
-    return `${count(side.requests, `${side.side} request`)} of ${count(side.peers, "peer")} ${verb}, the first for ${duration(side.waited_s)}: ${side.why}.${free}`;
+    return `${count(side.requests, `${side.side} request`)} of ${count(side.peers, "peer")}${who} ${verb}, the first for ${duration(side.waited_s)}: ${side.why}.${free}`;
   });
   const words = sentences.join(" ");
   const paused = table.paused.length ? `${table.paused.join("s and ")}s paused` : "";

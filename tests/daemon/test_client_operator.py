@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import socket
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -65,7 +67,9 @@ def test_both_sides_waiting_for_each_other_are_a_deadlock_that_says_how_to_end_i
         text = str(why)
         assert text.startswith("table 't': deadlock; both sides wait for each other")
         assert "ask for at most 4 at once (min_n), or widen the band" in text
-        assert "1 insert request (1 item, 1 peer), the oldest for " in text
+        here = f" {os.getpid()}@{socket.gethostname()[:50]}"
+        assert all(len(side.who) == 1 and side.who[0].endswith(here) for side in why.waiting)
+        assert f"1 insert request (1 item, 1 peer: {inserts.who[0]}), the oldest for " in text
         assert "2 of at most 1000 items; cursor 4, min_diff 0, max_diff 5" in text
         client.set("t", max_diff=6)
         inserting.result()

@@ -20,7 +20,7 @@ from replayd.limits import (
     REPLY_BYTES,
     WINDOW_MESSAGES,
 )
-from replayd.messages import CloseStream, Failed, Info, Insert, Reset, Result, Sample, Sampled, Update
+from replayd.messages import CloseStream, Failed, Hello, Info, Insert, Reset, Result, Sample, Sampled, Update, Why
 from replayd.service import Service
 from replayd.table import Table
 from replayd_client.specs import TensorSpec
@@ -331,6 +331,22 @@ def test_info_says_who_waits_for_what_and_since_when(made: list[Service]) -> Non
     [waits] = reply.fields["tables"][0]["waiting"]
     assert (waits["side"], waits["items"], waits["waited_s"], waits["blocked_by"]) == ("insert", 3, 5.0, "max_diff")
     assert "learners must sample" in waits["why"]
+
+
+def test_info_and_why_name_those_who_wait_the_oldest_first(made: list[Service]) -> None:
+    made.append(s := service(Table.queue("t", 1), fifo("u")))
+    for peer, name in (("7", "actor 7"), ("8", "actor 8"), ("9", "learner")):
+        ask(s, Hello(1, name), peer)
+    writer = StreamWriter()
+    ask(s, writer.insert([b"a"], [(0, 1)]), "8")
+    for peer in ("8", "nobody", "7", "8"):
+        ask(s, writer.insert([], [(0, 1)]), peer)
+    [waits] = info(s)["tables"][0]["waiting"]
+    assert (waits["side"], waits["peers"], waits["who"]) == ("insert", 3, ["actor 8", "(unnamed)", "actor 7"])
+    ask(s, sample(1, table="u"), "9")
+    ask(s, sample(2, table="u"), "9")
+    [(_, reply)] = ask(s, Why(1, "u"))
+    assert [(side["side"], side["who"]) for side in reply.fields["waiting"]] == [("sample", ["learner"])]
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

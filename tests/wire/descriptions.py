@@ -306,6 +306,7 @@ def of_reply(reply: client.Reply) -> Message:
             return {"op": "peek", "id": reply.id, **_of_shown(reply.shown), **_listed(reply, ("ages_s", "missing"))}
         case client.WhyReply():
             sides = [{k: v for k, v in asdict(side).items() if v is not None} for side in reply.waiting]
+            sides = [{**side, "who": list(side["who"])} for side in sides]
             return {
                 "op": "why",
                 "id": reply.id,

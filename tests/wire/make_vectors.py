@@ -1191,12 +1191,14 @@ def replies() -> list[Vector]:
                     ("waiting", array(
                         mapping(
                             ("side", text("insert")), ("requests", uint(1)), ("items", uint(2)), ("peers", uint(1)),
-                            ("waited_s", real(2.5)), ("blocked_by", text("max_diff")),
+                            ("who", array(text("actor.py 7@box"))), ("waited_s", real(2.5)),
+                            ("blocked_by", text("max_diff")),
                             ("who_must_act", text("learners")), ("why", text("the cursor 4 may not pass max_diff 4")),
                             ("needs_samples", uint(1)),
                         ),
                         mapping(
                             ("side", text("sample")), ("requests", uint(2)), ("items", uint(200)), ("peers", uint(2)),
+                            ("who", array(text("learn.py 8@box"), text("(unnamed)"))),
                             ("waited_s", real(1.5)), ("blocked_by", text("min_n")), ("who_must_act", text("writers")),
                             ("why", text("4 can pass now")), ("needs_inserts", uint(96)),
                         ),
@@ -1209,13 +1211,14 @@ def replies() -> list[Vector]:
                 "op": "why", "id": 17, "table": "replay", "verdict": "deadlock", "advice": "widen it",
                 "waiting": [
                     {
-                        "side": "insert", "requests": 1, "items": 2, "peers": 1, "waited_s": 2.5,
-                        "blocked_by": "max_diff", "who_must_act": "learners",
+                        "side": "insert", "requests": 1, "items": 2, "peers": 1, "who": ["actor.py 7@box"],
+                        "waited_s": 2.5, "blocked_by": "max_diff", "who_must_act": "learners",
                         "why": "the cursor 4 may not pass max_diff 4", "needs_samples": 1,
                     },
                     {
-                        "side": "sample", "requests": 2, "items": 200, "peers": 2, "waited_s": 1.5,
-                        "blocked_by": "min_n", "who_must_act": "writers", "why": "4 can pass now", "needs_inserts": 96,
+                        "side": "sample", "requests": 2, "items": 200, "peers": 2,
+                        "who": ["learn.py 8@box", "(unnamed)"], "waited_s": 1.5, "blocked_by": "min_n",
+                        "who_must_act": "writers", "why": "4 can pass now", "needs_inserts": 96,
                     },
                 ],
                 "paused": [], "size": 4, "max_size": 1000, "limiter": {"cursor": 4.0, "max_diff": 4.0},
@@ -1230,7 +1233,7 @@ def replies() -> list[Vector]:
                     ("waiting", array(
                         mapping(
                             ("side", text("sample")), ("requests", uint(1)), ("items", uint(1)), ("peers", uint(1)),
-                            ("waited_s", real(0.5)), ("blocked_by", text("paused")),
+                            ("who", array()), ("waited_s", real(0.5)), ("blocked_by", text("paused")),
                             ("who_must_act", text("operator")), ("why", text("it was paused")),
                         ),
                     )),
@@ -1242,7 +1245,7 @@ def replies() -> list[Vector]:
                 "op": "why", "id": 18, "table": "replay", "verdict": "paused", "advice": "resume it",
                 "waiting": [
                     {
-                        "side": "sample", "requests": 1, "items": 1, "peers": 1, "waited_s": 0.5,
+                        "side": "sample", "requests": 1, "items": 1, "peers": 1, "who": [], "waited_s": 0.5,
                         "blocked_by": "paused", "who_must_act": "operator", "why": "it was paused",
                     },
                 ],

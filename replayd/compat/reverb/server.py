@@ -23,6 +23,7 @@ from replayd.compat.reverb.platform.checkpointers_lib import CheckpointerBase, d
 from replayd.compat.reverb.reverb_types import TableInfo
 from replayd.embedded import Server as ReplaydServer
 from replayd.errors import BindError, StoreError
+from replayd.peer_names import PeerNames
 from replayd.reports import report_table
 from replayd.table import Table as ReplaydTable
 from replayd_client import Client as ReplaydClient
@@ -115,7 +116,7 @@ class Table:
     @property
     def info(self) -> TableInfo:
         """The table's state now: its settings, sizes and counts. Before it is served all counts are 0."""
-        described = report_table(self._table, time.monotonic()) if self._is_served else self._unserved()
+        described = report_table(self._table, PeerNames(), time.monotonic()) if self._is_served else self._unserved()
         return TableInfo.of({**described, "max_times_sampled": self._max_times_sampled}, self._signature)
 
     def can_sample(self, num_samples: int) -> bool:
