@@ -204,10 +204,12 @@ def serve(
     from replayd.config import build_tables, read_config
     from replayd.config_faults import ConfigError
     from replayd.errors import BindError, StoreError
+    from replayd.forecast import memory_warnings
     from replayd.heap import keep_freed_memory
     from replayd.journal import JournalOptions
     from replayd.keeper import StoreOptions
     from replayd.notify import manager_of
+    from replayd.process import limit_bytes
     from replayd.reloading import Reloader
     from replayd.restoring import RestoreRules
     from replayd.server import Daemon
@@ -241,7 +243,7 @@ def serve(
         fail(os.EX_CONFIG, *error.problems)
     announcer = Announcer(logs.begin(config.log.format, config.log.level, os.environ) == "text")
     # A limiter is made once when the file is checked and once for its table, so it doubts twice.
-    for doubt in dict.fromkeys(str(doubt.message) for doubt in doubts):
+    for doubt in (*dict.fromkeys(str(doubt.message) for doubt in doubts), *memory_warnings(config, limit_bytes())):
         log.warning("%s", doubt, extra={"event": "config"})
     server, store = config.server, None
     if config.store is not None:

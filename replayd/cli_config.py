@@ -29,7 +29,7 @@ def check_config(file: str | None, as_json: bool) -> None:
 
     Without FILE it is the one that REPLAYD_SERVE_CONFIG names, and without that the environment alone is checked. It
     also tells what memory the tables will take, and warns where that is more than the process may have, and where this
-    user could not make or write the store. Exit code 0 if
+    user could not make or write the store; of faulty settings it judges all that is sound. Exit code 0 if
     `replayd serve` would take the settings, with or without warnings, else 78.
 
     \b
@@ -39,24 +39,31 @@ def check_config(file: str | None, as_json: bool) -> None:
     """
     from replayd.config import read_config
     from replayd.config_faults import ConfigError
+    from replayd.config_model import Config
     from replayd.doctor import unwritable
     from replayd.forecast import forecast, memory_notes, memory_warnings, total_bytes
     from replayd.process import limit_bytes
 
+    config: Config | None
+    faulty: ConfigError | None = None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             config = read_config(file, environment=os.environ)
         except ConfigError as error:
-            if as_json:
-                faults = [asdict(fault) for fault in error.faults]
-                print_json({"ok": False, "file": file, "faults": faults})
-                raise SystemExit(os.EX_CONFIG) from None
-            fail(os.EX_CONFIG, *error.problems)
+            config, faulty = error.sound, error
     limit = limit_bytes()
-    doubts = [*dict.fromkeys(str(each.message) for each in caught), *memory_warnings(config, limit)]
-    if config.store is not None and (trouble := unwritable(Path(config.store.path))):
+    doubts = [*dict.fromkeys(str(each.message) for each in caught), *(memory_warnings(config, limit) if config else ())]
+    if config and config.store and (trouble := unwritable(Path(config.store.path))):
         doubts.append(f"store.path: {trouble}")
+    if faulty is not None:
+        # What is sound is judged as well: whoever mends the faults wants to know all there is to mend.
+        if as_json:
+            faults = [asdict(fault) for fault in faulty.faults]
+            print_json({"ok": False, "file": file, "faults": faults, "warnings": doubts})
+            raise SystemExit(os.EX_CONFIG)
+        fail(os.EX_CONFIG, *faulty.problems, *(f"warning: {doubt}" for doubt in doubts))
+    assert config is not None, "without faults there are settings"
     notes = memory_notes(config, limit)
     tables = forecast(config)
     if as_json:

@@ -18,12 +18,10 @@ from copy import deepcopy
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
-
 from replayd.config_choices import LIMITERS
 from replayd.config_environment import put_environment
-from replayd.config_faults import ConfigError, Fault, Places, fault_of, unknown
+from replayd.config_faults import ConfigError, Fault, Places, faults_of, unknown
+from replayd.config_judge import judged
 from replayd.config_model import SECTIONS, Config, ServerConfig
 from replayd.table import Table
 
@@ -80,33 +78,14 @@ def read_config(
         if value is not None and isinstance(log := data.setdefault("log", {}), dict):
             log[key] = value
     places.elsewhere.update(dict.fromkeys(_differing(before, data), ""))
+    config, errors = judged(data)
     faults = [Fault(problem) for problem in problems]
-    try:
-        config = Config.model_validate(data)
-    except ValidationError as error:
-        faults += [fault_of(details, data, places) for details in (*error.errors(), *_hidden(error, data))]
+    faults += [fault for details in errors for fault in faults_of(details, data, places)]
     faults += _named_twice(data, places)
-    if faults:
-        raise ConfigError(faults)
+    if faults or config is None:
+        raise ConfigError(faults, config)
     config.http.is_said = http_is_said
     return config
-
-
-def _hidden(error: ValidationError, data: Mapping[str, Any]) -> list[ErrorDetails]:
-    """Faults of the whole, for which the model does not look while a part is faulty: those of all other parts."""
-    places = [details["loc"] for details in error.errors()]
-    if not all(place and place[0] in ("table", "store", "log") for place in places):
-        return []
-    rest = {key: value for key, value in data.items() if key == "table" or (key,) not in {p[:1] for p in places}}
-    if isinstance(tables := rest.pop("table", None), list):
-        faulty = {place[1] for place in places if place[0] == "table" and len(place) > 1}
-        if whole := [table for index, table in enumerate(tables) if index not in faulty]:
-            rest["table"] = whole
-    try:
-        Config.model_validate(rest)
-    except ValidationError as further:
-        return further.errors()
-    return []
 
 
 def _named_twice(data: Mapping[str, Any], places: Places) -> list[Fault]:

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from replayd.config_choices import CHOICES, PlainSelector, Section
-from replayd.config_model import SECTIONS, ColumnConfig, Config, ExtensionConfig, TableConfig
+from replayd.config_model import FAULTS_OF_THE_WHOLE, SECTIONS, ColumnConfig, Config, ExtensionConfig, TableConfig
 from replayd.toml_lines import Path, key_lines, line_of
 
 
@@ -33,10 +33,12 @@ class Fault:
 
 
 class ConfigError(Exception):
-    """The configuration has faults, at least one."""
+    """The configuration has faults, at least one. `sound`: the settings without all that is faulty, to be judged, not
+    served; None if nothing is known of them."""
 
-    def __init__(self, faults: Sequence[Fault]) -> None:
+    def __init__(self, faults: Sequence[Fault], sound: Config | None = None) -> None:
         self.faults = list(faults)
+        self.sound = sound
         super().__init__("\n".join(self.problems))
 
     @property
@@ -67,8 +69,14 @@ class Places:
         return self.file if line is None else f"{self.file}:{line}"
 
 
-def fault_of(details: ErrorDetails, data: Mapping[str, Any], places: Places) -> Fault:
+def faults_of(details: ErrorDetails, data: Mapping[str, Any], places: Places) -> list[Fault]:
     """What the model found wrong with `data`, in the words of whoever wrote that."""
+    if details["type"] == FAULTS_OF_THE_WHOLE:
+        return [Fault(text, place=places.of(())) for text in details["ctx"]["faults"]]
+    return [_fault_of(details, data, places)]
+
+
+def _fault_of(details: ErrorDetails, data: Mapping[str, Any], places: Places) -> Fault:
     location = details["loc"]
     path = _written(location)
     place = places.of(path)

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic_core import PydanticCustomError
 
 from replayd.addresses import OFF, bindable, collide, http_address, is_public
 from replayd.config_choices import Limiter, MinSizeLimiter, PlainSelector, QueueLimiter, Section, Selector, StackLimiter
@@ -305,6 +306,11 @@ class HttpConfig(Section):
         """Whether anything is served."""
         return self.listen != OFF
 
+    @property
+    def address(self) -> str:
+        """Where it is served if it is on, as `server.listen` writes it."""
+        return f"tcp://{self.listen}"
+
 
 class LogConfig(Section):
     """What is told, and how."""
@@ -313,6 +319,10 @@ class LogConfig(Section):
     """The least that is worth a line."""
     format: Literal["auto", "text", "json", "journald"] = "auto"
     """Lines of text, JSON or journal entries with fields; auto: the journal if stderr goes there, else text."""
+
+
+FAULTS_OF_THE_WHOLE = "faults_of_the_whole"
+"""Type of the error of a whole whose parts do not go together; its context has all such faults."""
 
 
 class Config(Section):
@@ -332,45 +342,46 @@ class Config(Section):
     """A section for each table."""
 
     @model_validator(mode="after")
-    def _protect_server(self) -> Self:
-        server = self.server
-        public = [address for address in (server.listen, server.ingest) if is_public(address)]
-        if public and self.access is None and not server.insecure_public:
-            raise ValueError(
-                f"{' and '.join(public)} can be reached from other machines, and nobody needs a key: anybody there "
-                "could read and write all data. `[access] keys` settles who may; server.insecure_public = true "
-                "(--insecure-public) says that it is meant"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _protect_http(self) -> Self:
-        server = self.server
-        addresses = [server.listen, server.ingest]
-        if self.http.is_on:
-            address = f"tcp://{self.http.listen}"
-            if any(collide(address, other) for other in addresses):
-                raise ValueError(f"http.listen {self.http.listen} needs a port of its own")
-            if is_public(address) and not server.insecure_public:
-                raise ValueError(
-                    f"http.listen {self.http.listen} can be reached from other machines, and there is no "
-                    "authentication: anybody there could read how the daemon is. server.insecure_public = true "
-                    "(--insecure-public) says that it is meant"
-                )
-            addresses.append(address)
-        public = [each for each in addresses if is_public(each)]
-        if server.insecure_public and not public:
+    def _judge_whole(self) -> Self:
+        if faults := [*self._public_faults(), *self._http_faults(), *self._extension_faults()]:
+            raise PydanticCustomError(FAULTS_OF_THE_WHOLE, "{text}", {"text": "; ".join(faults), "faults": faults})
+        addresses = [self.server.listen, self.server.ingest, *([self.http.address] if self.http.is_on else [])]
+        if self.server.insecure_public and not any(map(is_public, addresses)):
             warnings.warn(
-                f"insecure_public changes nothing: {server.listen} cannot be reached from other machines; "
+                f"insecure_public changes nothing: {self.server.listen} cannot be reached from other machines; "
                 'listen = "tcp://0.0.0.0:PORT" (--listen) can',
                 stacklevel=2,
             )
         return self
 
-    @model_validator(mode="after")
-    def _judge_extensions(self) -> Self:
-        check_extensions_together({table.name: table.build_extensions() for table in self.table})
-        return self
+    def _public_faults(self) -> Iterator[str]:
+        server = self.server
+        public = [address for address in (server.listen, server.ingest) if is_public(address)]
+        if public and self.access is None and not server.insecure_public:
+            yield (
+                f"{' and '.join(public)} can be reached from other machines, and nobody needs a key: anybody there "
+                "could read and write all data. `[access] keys` settles who may; server.insecure_public = true "
+                "(--insecure-public) says that it is meant"
+            )
+
+    def _http_faults(self) -> Iterator[str]:
+        http, server = self.http, self.server
+        if not http.is_on:
+            return
+        if any(collide(http.address, other) for other in (server.listen, server.ingest)):
+            yield f"http.listen {http.listen} needs a port of its own"
+        if is_public(http.address) and not server.insecure_public:
+            yield (
+                f"http.listen {http.listen} can be reached from other machines, and there is no "
+                "authentication: anybody there could read how the daemon is. server.insecure_public = true "
+                "(--insecure-public) says that it is meant"
+            )
+
+    def _extension_faults(self) -> Iterator[str]:
+        try:
+            check_extensions_together({table.name: table.build_extensions() for table in self.table})
+        except ValueError as error:
+            yield str(error)
 
 
 def _sections() -> dict[str, type[Section]]:

@@ -60,12 +60,16 @@ def memory_warnings(config: Config, limit_bytes: int) -> list[str]:
         if each.max_bytes is not None and wanted > each.max_bytes:
             found.append(
                 f"table {each.name!r}: {each.max_size} items of {each.item_bytes} bytes are {size_text(wanted)}, more "
-                f"than its max_bytes, {size_text(each.max_bytes)}: unless they compress well, that limit is met first"
+                f"than its max_bytes, {size_text(each.max_bytes)}: unless they compress well, that limit is met first; lower "
+                "max_size, or raise max_bytes"
             )
     tables = sum(each.nbytes for each in forecast(config))
     whole = config.server.max_bytes
     if whole is not None and tables > whole:
-        found.append(f"all tables together may come to {size_text(tables)}; server.max_bytes is {size_text(whole)}")
+        found.append(
+            f"all tables together may come to {size_text(tables)}, and server.max_bytes is {size_text(whole)}: lower "
+            "max_size or max_bytes of tables, or each table's when_full says what happens when that is met"
+        )
     predicted = total_bytes(config)
     if limit_bytes and predicted > limit_bytes:
         found.append(

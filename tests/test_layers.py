@@ -90,6 +90,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "config_choices",
         "config_environment",
         "config_faults",
+        "config_judge",
         "config_model",
         "config_units",
         "config_text",

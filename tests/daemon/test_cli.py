@@ -133,6 +133,26 @@ def test_a_doubtful_band_is_served_with_one_warning(start_daemon: StartDaemon) -
     assert "waiting for each other" in said
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("max_size=1000,max_bytes=1000000TiB", "lower max_size or max_bytes, or allow it more"),
+        ("max_size=1000000,max_bytes=1MiB", "more than its max_bytes, 1 MiB"),
+    ],
+)
+def test_tables_that_will_not_fit_are_warned_of_at_the_start(
+    start_daemon: StartDaemon, settings: str, said: str
+) -> None:
+    (warned,) = [
+        line for line in start_daemon("--table", f"t,{settings}").stop().stderr.splitlines() if "WARNI" in line
+    ]
+    assert said in warned
+
+
+def test_tables_that_fit_are_not_warned_of_at_the_start(start_daemon: StartDaemon) -> None:
+    assert "WARNING" not in start_daemon("--table", "t,max_size=1000", "--max-bytes", "1MiB").stop().stderr
+
+
 @pytest.mark.parametrize("option", ["--port", "--ingest-port"])
 def test_a_taken_port_is_told_and_ends_in_its_own_code(taken_port: int, option: str, tmp_path: Path) -> None:
     endpoint_file = tmp_path / "endpoint.json"

@@ -52,6 +52,27 @@ def test_all_faults_are_told_with_their_lines_in_the_code_of_a_configuration(tmp
     assert second == f"replayd: {path}:6: table 'a': unknown key 'max_sise'; did you mean 'max_size'?"
 
 
+@pytest.mark.parametrize(
+    "faulty",
+    ["[server]\nlease = 60\n", '[http]\nlisten = "x"\n', "[access]\n", '[[table]]\nname = "b"\nmax_size = 0\n'],
+)
+def test_what_will_not_fit_is_warned_of_beside_faults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faulty: str
+) -> None:
+    monkeypatch.setattr(process, "limit_bytes", lambda: 1 << 20)
+    path = write(tmp_path, faulty + SIGNED)
+    ended = run("check-config", path)
+    fault, *warned = ended.stderr.splitlines()
+    assert (ended.exit_code, path in fault) == (os.EX_CONFIG, True)
+    assert warned == [
+        "replayd: warning: tables may come to 4.073 MiB when they are full, and this process may have 1 MiB: lower "
+        "max_size or max_bytes, or allow it more (MemoryMax of the service)"
+    ]
+    found = json.loads(run("check-config", path, "--json").stdout)
+    assert (found["ok"], len(found["faults"])) == (False, 1)
+    assert [f"replayd: warning: {text}" for text in found["warnings"]] == warned
+
+
 def test_faults_and_forecasts_can_be_read_by_programs(tmp_path: Path) -> None:
     path = write(tmp_path, FAULTY)
     ended = run("check-config", path, "--json")

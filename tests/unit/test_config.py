@@ -341,6 +341,70 @@ def test_faults_of_the_whole_are_told_with_those_of_parts(tmp_path: Path) -> Non
         assert len([line for line in told if f"{path}{place}: " in line and what in line]) == 1, what
 
 
+TOO_SMALL = '[[table]]\nname = "b"\nmax_size = 3\nlimiter = { type = "min_size", min_size_to_sample = 9 }\n'
+TWO_ALIKE = '[[table]]\nname = "a"\n[[table]]\nname = "a"\n'
+STRAY = (
+    '[[table]]\nname = "c"\nextensions = [{ type = "insert_on_sample", options = { to = "nowhere" } }]\n',
+    "copies to table 'nowhere'",
+)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "said"),
+    [
+        ("[server]\nlease = 60\n", "server.lease"),
+        ("[server]\nlisten = 7\n", "server.listen"),
+        ("[server]\nlistne = 7\n", "unknown key 'listne'"),
+        ('[server]\ningest = "tcp://127.0.0.1:7077"\n', "need a port each"),
+        ('[server]\nlisten = "tcp://0.0.0.0:7077"\n', "can be reached from other machines"),
+        ("server = 3\n", "expected a table of settings"),
+        ('[http]\nlisten = "x"\n', "http.listen"),
+        ('[http]\nlisten = "127.0.0.1:7079"\n', "needs a port of its own"),
+        ('[access]\nkeys = ""\n', "access.keys"),
+        ("[access]\nkey = 3\n", "keys is missing"),
+        ('[store]\njournal = "on"\n', "store.journal"),
+        ('[log]\nlevel = "loud"\n', "log.level"),
+        ("speed = 3\n", "unknown key 'speed'"),
+        ('[[table]]\nname = "d"\nmax_size = 0\n', "table 'd': max_size"),
+        ('[[table]]\nmax_size = 5\nlimiter = { type = "min_size", min_size_to_sample = 9 }\n', "name is missing"),
+    ],
+)
+def test_no_fault_hides_what_several_settings_do_not_go_together(write: Any, faulty: str, said: str) -> None:
+    told = problems(write(f"{faulty}{TOO_SMALL}{TWO_ALIKE}{STRAY[0]}"))
+    for what in (said, "table 'b': min_size_to_sample is 9", "named twice: 'a'", STRAY[1]):
+        assert len([line for line in told if what in line]) == 1, (what, told)
+
+
+def test_a_faulty_key_of_a_table_does_not_hide_what_its_other_keys_do_not_do_together(write: Any) -> None:
+    told = problems(write(TOO_SMALL + "colour = 3\n"))
+    assert [what for what in ("unknown key 'colour'", "min_size_to_sample is 9") for line in told if what in line]
+    assert len(told) == 2, told
+
+
+def test_all_that_is_wrong_with_the_whole_is_told_at_once(write: Any) -> None:
+    text = '[server]\nlisten = "tcp://0.0.0.0:7077"\nlease = 60\n[http]\nlisten = "0.0.0.0:7079"\n'
+    told = problems(write(f"{text}{STRAY[0]}"))
+    for what in ("server.lease", "nobody needs a key", "0.0.0.0:7079 needs a port", "is no authentication", STRAY[1]):
+        assert len([line for line in told if what in line]) == 1, (what, told)
+    assert len(told) == 5, told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[server]\nlisten = "tcp://example:7077"\ningest = "tcp://127.0.0.1:7077"\n',
+        '[server]\nlisten = "tcp://0.0.0.0:7077"\n[access]\nkeys = ""\n',
+        '[server]\nlisten = "tcp://127.0.0.1:7078"\n[http]\nlisten = "x"\n',
+        '[server]\nlisten = "tcp://0.0.0.0:7077"\ninsecure_public = "perhaps"\n',
+        '[[table]]\nname = "a"\npreset = "queue"\nmax_size = "large"\n',
+        '[[table]]\nname = "a"\nmax_size = 0\nlimiter = { type = "min_size", min_size_to_sample = 2_000_000 }\n',
+        '[[table]]\nname = 3\n[[table]]\nname = "replay"\n',
+    ],
+)
+def test_what_is_put_in_the_place_of_a_faulty_setting_is_not_blamed(write: Any, text: str) -> None:
+    assert len(problems(write(text))) == 1
+
+
 @pytest.mark.parametrize("text", ["t,max_size", "t,max_size=1,max_size=2", "t,name=u", "t,", "t,error_buffer=1:2:3"])
 def test_a_table_on_the_command_line_that_cannot_be_read_is_refused(text: str) -> None:
     assert problems(tables=[text])
