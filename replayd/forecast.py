@@ -60,8 +60,8 @@ def memory_warnings(config: Config, limit_bytes: int) -> list[str]:
         if each.max_bytes is not None and wanted > each.max_bytes:
             found.append(
                 f"table {each.name!r}: {each.max_size} items of {each.item_bytes} bytes are {size_text(wanted)}, more "
-                f"than its max_bytes, {size_text(each.max_bytes)}: unless they compress well, that limit is met first; lower "
-                "max_size, or raise max_bytes"
+                f"than its max_bytes, {size_text(each.max_bytes)}: unless they compress well, that limit is met first; "
+                "lower max_size, or raise max_bytes"
             )
     tables = sum(each.nbytes for each in forecast(config))
     whole = config.server.max_bytes

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 import zmq
 
 import replayd
+from replayd import sockets
 from replayd.errors import BindError
 from replayd.server import Daemon
 from replayd_client import Client
 from replayd_client.errors import ConnectionLostError, DeadlineExceededError
 from tests.daemon.conftest import StartDaemon
-from tests.daemon.harness import run_replayd
+from tests.daemon.harness import environment, run_replayd
 
 
 def has_ipv6() -> bool:
@@ -105,6 +109,84 @@ def test_one_who_listens_and_does_not_accept_keeps_its_path(tmp_path: Path) -> N
         with pytest.raises(BindError, match="in use"), in_process(f"ipc://{path}"):
             pass
         listener.accept()[0].close()
+
+
+RACER = """
+import sys, zmq
+from replayd.connections import Connections
+from replayd.errors import BindError
+from replayd.sockets import bound
+endpoint = sys.argv[1]
+print("ready", flush=True)
+for _ in sys.stdin:
+    context = zmq.Context()
+    try:
+        socket = bound(context, zmq.ROUTER, endpoint, Connections(), None, None)
+        print("won", flush=True)
+    except BindError as error:
+        print(error, flush=True)
+    sys.stdin.readline()
+    context.destroy(linger=0)
+    print("done", flush=True)
+"""
+
+
+def test_of_daemons_that_race_for_a_path_left_behind_one_wins_and_the_others_say_why(tmp_path: Path) -> None:
+    path = tmp_path / "replayd.sock"
+    with ExitStack() as running:
+        racers = [running.enter_context(racing(f"ipc://{path}")) for _ in range(4)]
+        heard(racers)
+        for _ in range(12):
+            path.unlink(missing_ok=True)
+            with socket.socket(socket.AF_UNIX) as left_behind:
+                left_behind.bind(str(path))
+            tell(racers)
+            said = sorted(heard(racers))
+            in_use = f"cannot bind ipc://{path}: Address already in use: somebody answers there"
+            assert said == [in_use] * 3 + ["won"]
+            with socket.socket(socket.AF_UNIX) as caller:
+                caller.connect(str(path))
+            tell(racers)
+            assert heard(racers) == ["done"] * 4
+
+
+@contextmanager
+def racing(endpoint: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that binds this endpoint when it is told so, and lets go of it when it is told again."""
+    with subprocess.Popen(
+        [sys.executable, "-c", RACER, endpoint],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def tell(racers: Sequence[subprocess.Popen[str]]) -> None:
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+
+
+def heard(racers: Sequence[subprocess.Popen[str]]) -> list[str]:
+    """What each says next."""
+    return [racer.stdout.readline().strip() for racer in racers if racer.stdout is not None]
+
+
+def test_a_directory_that_somebody_keeps_locked_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "ALONE_S", 0.05)
+    directory = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        with pytest.raises(BindError, match="holds its directory locked"), in_process(f"ipc://{tmp_path}/a.sock"):
+            pass
+    finally:
+        os.close(directory)
 
 
 @contextmanager
