@@ -36,7 +36,7 @@ from replayd.messages import Failed, Peeked, Peer, Reply, Sampled
 from replayd.notify import Manager
 from replayd.reception import Handler, Reception
 from replayd.service import Service
-from replayd.sockets import address_of, bound, own_frame, received
+from replayd.sockets import address_of, bound, own_frame, received, send
 from replayd.table import Table
 from replayd.unread import Unread
 from replayd.watch import Watch
@@ -358,7 +358,7 @@ class Daemon:
                 frames = encode(Failed(op, reply.id, revoked.code, revoked.message, revoked.detail))
             frames = self._unread.followed(peer, frames, reply.shown.nbytes, time.monotonic())
         try:
-            self._router.send_multipart([*peer, *frames], zmq.NOBLOCK, copy=False)
+            send(self._router, [*peer, *frames])
         except zmq.Again:
             # The peer has more replies unread than it may have requests open.
             self.service.counters.replies_dropped += 1
