@@ -19,7 +19,8 @@ from replayd.journal import Journal, JournalOptions
 from replayd.messages import Peer, Reply
 from replayd.restoring import Progress, RestoreRules, restore
 from replayd.service import Service
-from replayd.store import MAP_BYTES, Store, put_aside
+from replayd.store import MAP_BYTES, Store
+from replayd.store_files import put_aside
 from replayd.store_format import blosc2
 from replayd.store_writer import Committed, StoreWriter
 

@@ -139,7 +139,10 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
     except AssertionError as fault:
         raise StoreUnreadable(f"{store.directory}: the index contradicts itself: {fault}") from fault
     service.streams.renew(now)
-    store.sweep()
+    try:
+        store.sweep()
+    except StoreError as error:
+        log.warning("the store keeps what it does not need, until the next start: %s; see to its disk", error)
     service.durability.restored_generation = head.generation
     log.info(
         "restored %s of %s, %s of %d bytes, from checkpoint %d%s, as of %.0f s ago, in %.1f s",

@@ -1,19 +1,16 @@
 """A store: the LMDB environment in its directory, what is in it, and how it is changed. One thread at a time uses one.
 
-Owns transactions, the growth of the map, and the mark and lock of the directory. Every change is one transaction that
-either is on the disk when the call returns or, if it raises, has not happened. What the bytes mean: `store_format`.
+Owns transactions and the growth of the map. Every change is one transaction that either is on the disk when the call
+returns or, if it raises, has not happened. What the bytes mean: `store_format`; the files: `store_files`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
-import json
 import logging
 import os
 import struct
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -23,13 +20,23 @@ from typing import Any, Self
 
 import lmdb
 import numpy as np
-from lmdb.verify import VerifyError, verify
 
-from replayd.errors import StoreError, StoreInUse, StoreNotMade, StoreUnreadable
+from replayd.errors import StoreError, StoreInUse, StoreUnreadable
 from replayd.journal_format import ENTRIES_AT_MOST, count_of
 from replayd.state import State
+from replayd.store_files import (
+    DATA,
+    MARK,
+    check_structure,
+    complete_mark,
+    is_store,
+    make_data,
+    make_lock,
+    not_made,
+    reason,
+    sync_directory,
+)
 from replayd.store_format import (
-    FORMAT,
     ArrayEntry,
     Damaged,
     Head,
@@ -44,23 +51,14 @@ from replayd.store_format import (
 
 log = logging.getLogger("replayd")
 
-MARK = "replayd-store.json"
-"""The file that says of a directory that it is a store, and so that replayd may replace or remove it."""
-DATA = "data.mdb"
 MAP_BYTES = 1 << 30
 """Address space of the map at first; it doubles when it is full, and costs no memory."""
 TRANSACTION_BYTES = 1 << 24
 """Of pieces in one transaction: its dirty pages are in memory until it is committed."""
 
-FULL_BYTES = 2 * TRANSACTION_BYTES
-"""Free space with which a write that fails has failed for lack of it: no transaction needs more."""
-
 _DATABASES = ("head", "index", "blocks", "journal")
 _HEAD = b"head"
 _NUMBER = struct.Struct("=Q")
-
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-"""Errors that are no matter of what the directory is called or whose it is."""
 
 Txn = Any
 """lmdb.Transaction."""
@@ -100,9 +98,15 @@ class Store:
         try:
             self._lock()
             with _as_store_error(directory):
-                if os.fstat(self._mark).st_size == 0:
-                    os.write(self._mark, mark_text())
-                check_structure(directory)
+                if (directory / DATA).exists():
+                    check_structure(directory)
+                elif is_store(directory):
+                    raise StoreUnreadable(f"{directory} has a {MARK} but no {DATA}: what was in this store is gone")
+                else:
+                    make_data(directory)
+                # The mark comes last: a directory that has it has had data.
+                complete_mark(self._mark)
+                make_lock(directory)
                 self._open()
                 self.head = self._read_head()
         except BaseException:
@@ -345,27 +349,7 @@ def _as_store_error(directory: Path) -> Iterator[None]:
     except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError) as error:
         raise StoreUnreadable(f"{directory}: {error}") from error
     except (lmdb.Error, OSError) as error:
-        raise StoreError(f"{directory}: {_reason(directory, error)}") from error
-
-
-def not_made(directory: Path, error: OSError) -> StoreError:
-    """Why there can be no store in a directory, and what to do about it."""
-    if error.errno in _OF_THE_DISK:
-        return StoreError(f"{directory}: {error.strerror}")
-    return StoreNotMade(
-        f"cannot have a store in {directory}: {error.strerror}; `--data-dir` or `[store] path` must name a directory "
-        "that the user who runs replayd may write to, or may make"
-    )
-
-
-def _reason(directory: Path, error: Exception) -> str:
-    """What went wrong, for people: LMDB calls a write that a full disk cut short an input/output error."""
-    try:
-        disk = os.statvfs(directory)
-    except OSError:
-        return str(error)
-    free = disk.f_bavail * disk.f_frsize
-    return f"no space left on the disk, {free / 1e6:.1f} MB are free ({error})" if free < FULL_BYTES else str(error)
+        raise StoreError(f"{directory}: {reason(directory, error)}") from error
 
 
 def _read_array(txn: Txn, entry: ArrayEntry) -> np.ndarray[Any, np.dtype[Any]]:
@@ -377,52 +361,3 @@ def _read_array(txn: Txn, entry: ArrayEntry) -> np.ndarray[Any, np.dtype[Any]]:
         raw[start:end] = np.frombuffer(unpack_piece(value, end - start, hash), np.uint8)
     array: np.ndarray[Any, np.dtype[Any]] = raw.view(entry.dtype).reshape(entry.shape)
     return array
-
-
-def mark_text() -> bytes:
-    """What the mark of a new store says."""
-    made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return (json.dumps({"what": "a store of replayd", "format": FORMAT, "made": made}) + "\n").encode()
-
-
-def is_store(directory: Path) -> bool:
-    """Whether it carries the mark."""
-    try:
-        return bool(json.loads((directory / MARK).read_bytes())["what"] == "a store of replayd")
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def put_aside(directory: Path) -> Path:
-    """Move what there is of a store into a new directory inside this one, and so out of use; that directory."""
-    aside = directory / f"aside-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
-    with _as_store_error(directory):
-        aside.mkdir()
-        for name in (DATA, "lock.mdb", MARK):
-            if (directory / name).exists():
-                (directory / name).rename(aside / name)
-        sync_directory(directory)
-    return aside
-
-
-def check_structure(directory: Path) -> None:
-    """Raise StoreUnreadable if the file's pages do not hang together: LMDB itself takes them on trust."""
-    data = directory / DATA
-    if not data.exists():
-        return
-    try:
-        problems: list[str] = verify(str(directory))  # type: ignore[no-untyped-call]
-    except VerifyError as error:
-        problems = [str(error)]
-    if problems:
-        more = f" (and {len(problems) - 1} more faults)" if len(problems) > 1 else ""
-        raise StoreUnreadable(f"{data}: {problems[0]}{more}")
-
-
-def sync_directory(directory: Path) -> None:
-    """Make durable which files are in it."""
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -6,6 +6,7 @@ is given here, is ever removed. Runs in whatever process asks, never in the daem
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -13,14 +14,26 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import lmdb
 
 from replayd.errors import StoreError, StoreInUse, StoreUnreadable
-from replayd.store import DATA, MARK, check_structure, is_store, mark_text, not_made, put_aside, sync_directory
+from replayd.store_files import (
+    DATA,
+    LOCK,
+    MARK,
+    check_structure,
+    is_store,
+    make_lock,
+    mark_text,
+    not_made,
+    put_aside,
+    reason,
+    sync_directory,
+)
 from replayd.store_format import Damaged, Head, unpack_head
 
 log = logging.getLogger("replayd")
@@ -82,7 +95,7 @@ def copy_into_rotation(source: Path, parent: Path, keep: int) -> tuple[Copied, l
     copies = sorted(path for path in parent.iterdir() if _NAME.fullmatch(path.name) and is_store(path))
     removed = copies[: max(0, len(copies) - keep)]
     for path in removed:
-        for file in (MARK, DATA, "lock.mdb"):
+        for file in (MARK, DATA, LOCK):
             (path / file).unlink(missing_ok=True)
         try:
             path.rmdir()
@@ -120,7 +133,7 @@ def _copy_into(source: Path, target: Path) -> Head:
     check_structure(source)
     with _reading(source) as env:
         env.copy(str(target), compact=True)
-    with _reading(target) as env:
+    with closing(lmdb.open(str(target), readonly=True, lock=False, max_dbs=8)) as env:
         # What the copy has, since the source may have gone on.
         return _head(target, env)
 
@@ -128,6 +141,12 @@ def _copy_into(source: Path, target: Path) -> Head:
 @contextmanager
 def _reading(directory: Path) -> Iterator[lmdb.Environment]:
     """An environment that is only read; who writes it lets the pages be that are read."""
+    try:
+        make_lock(directory)
+    except OSError as error:
+        # Where nobody may write nobody does.
+        if error.errno not in (errno.EROFS, errno.EACCES):
+            raise StoreError(f"{directory}: {reason(directory, error)}") from error
     env = lmdb.open(str(directory), readonly=True, max_dbs=8)
     try:
         yield env

@@ -21,7 +21,7 @@ import pytest
 import replayd
 from replayd.keeper import Keeper, StoreOptions
 from replayd.server import Daemon
-from replayd.store import DATA, MARK
+from replayd.store_files import DATA, MARK
 from replayd_client import Client, errors
 from tests.daemon.conftest import StartDaemon
 from tests.daemon.embedded import DEADLINE_S, fifo, free_port, size, until

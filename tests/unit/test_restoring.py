@@ -16,7 +16,8 @@ from replayd import rate_limiters, selectors
 from replayd.errors import StoreInUse, StoreMismatch, StoreUnreadable
 from replayd.messages import Failed, Sample, Sampled
 from replayd.restoring import RestoreRules
-from replayd.store import DATA, MARK, Store, is_store
+from replayd.store import Store
+from replayd.store_files import DATA, MARK, is_store
 from replayd.store_format import pack_head, unpack_head
 from replayd.table import Table
 from replayd_client.specs import TensorSpec

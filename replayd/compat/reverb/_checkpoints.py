@@ -21,7 +21,7 @@ import lmdb
 
 from replayd.compat.reverb.pybind import Checkpointer
 from replayd.errors import StoreUnreadable
-from replayd.store import DATA, MARK, is_store
+from replayd.store_files import DATA, LOCK, MARK, is_store
 from replayd.store_format import Damaged, Head, unpack_head
 
 _DONE = "DONE"
@@ -147,7 +147,7 @@ def _new_path(root: Path) -> Path:
 
 def _remove(path: Path) -> None:
     """Remove a store and nothing else."""
-    for name in (DATA, "lock.mdb", MARK):
+    for name in (DATA, LOCK, MARK):
         (path / name).unlink(missing_ok=True)
     if not any(path.iterdir()):
         path.rmdir()
