@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from replayd.cli_completion import tables_there
 from replayd.cli_operator import endpoint_of, fail, print_json
 from replayd.wording import aligned, short
 
@@ -55,7 +56,11 @@ class Figures:
     callback=lambda context, option, value: value and endpoint_of(context, option, value),
     help="A daemon that runs.  [default: one is started, and ended]",
 )
-@click.option("--table", help="Table of that daemon. Items are inserted there, and removed at the end.")
+@click.option(
+    "--table",
+    shell_complete=tables_there,
+    help="Table of that daemon. Items are inserted there, and removed at the end.",
+)
 @click.option(
     "--seconds", "seconds", type=click.FloatRange(0.1, 600), default=3.0, show_default=True, help="For each kind."
 )

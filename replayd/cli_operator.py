@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from replayd.cli_completion import tables_there
 from replayd.wording import aligned, count
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Seconds(click.FloatRange):
 ADDRESS = click.option(
     "--address", default=DEFAULT_ADDRESS, show_default=True, callback=endpoint_of, help="Where the daemon answers."
 )
-TABLE = click.argument("table")
+TABLE = click.argument("table", shell_complete=tables_there)
 
 
 def asking(command: Callable[..., None]) -> Callable[..., None]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from replayd.cli_completion import tables_there
 from replayd.cli_operator import ADDRESS, connected, fail, print_json
 from replayd.wording import count, duration, short, size_text
 
@@ -37,7 +38,7 @@ Report = Mapping[str, Any]
 
 
 @click.command()
-@click.argument("tables", nargs=-1, metavar="[TABLE]…")
+@click.argument("tables", nargs=-1, metavar="[TABLE]…", shell_complete=tables_there)
 @ADDRESS
 @click.option(
     "--interval",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from click.testing import CliRunner, Result
 import replayd
 from replayd import progress
 from replayd.cli import EXIT_CODES, main
+from tests.daemon.embedded import until
 from tests.daemon.harness import ROOT, START_S, DaemonProcess, environment
 
 TABLES = {
@@ -145,8 +147,9 @@ def test_the_shell_is_the_one_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("completion").exit_code == 2
 
 
-def test_commands_are_completed() -> None:
-    variables = {"_REPLAYD_COMPLETE": "bash_complete", "COMP_WORDS": "replayd che", "COMP_CWORD": "1"}
+def completed(*words: str) -> list[str]:
+    """What a shell is offered for the last of these words. Nothing may be said beside it: a prompt would be torn."""
+    variables = {"_REPLAYD_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
     ended = subprocess.run(
         [sys.executable, "-c", "from replayd.cli import main; main(prog_name='replayd')"],
         env={**environment(), **variables},
@@ -155,7 +158,53 @@ def test_commands_are_completed() -> None:
         timeout=START_S,
         check=True,
     )
-    assert ended.stdout.split() == ["plain,check-config", "plain,checkpoint"]
+    assert ended.stderr == ""
+    return [line.removeprefix("plain,") for line in ended.stdout.splitlines() if line]
+
+
+def test_commands_are_completed() -> None:
+    assert completed("replayd", "che") == ["check-config", "checkpoint"]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("why", "--address", "ADDRESS", ""), ["scratch", "held"]),
+        (("peek", "--address", "ADDRESS", "he"), ["held"]),
+        (("set", "--address", "ADDRESS", "x"), []),
+        (("top", "--address", "ADDRESS", "held", ""), ["scratch"]),
+        (("bench", "--address", "ADDRESS", "--table", "s"), ["scratch"]),
+    ],
+)
+def test_tables_of_a_daemon_are_completed(server: DaemonProcess, words: tuple[str, ...], offered: list[str]) -> None:
+    line = ["replayd", *(server.address if word == "ADDRESS" else word for word in words)]
+    # A busy machine may not answer in the time that a prompt has; one types again then.
+    until(lambda: completed(*line) == offered)
+
+
+def test_tables_are_completed_of_the_daemon_that_the_environment_names(
+    server: DaemonProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPLAYD_WHY_ADDRESS", server.address.removeprefix("tcp://"))
+    until(lambda: completed("replayd", "why", "") == ["scratch", "held"])
+
+
+@pytest.mark.parametrize("words", [("why", ""), ("why", "--address", "nonsense", ""), ("bench", "--table", "")])
+def test_without_a_daemon_no_tables_are_offered_and_nothing_is_said(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        # Bound and not listening: nobody else can be there either.
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("REPLAYD_WHY_ADDRESS", f"127.0.0.1:{taken.getsockname()[1]}")
+        assert completed("replayd", *words) == []
+
+
+def test_a_file_of_keys_that_is_none_is_no_noise_at_the_prompt(
+    server: DaemonProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPLAYD_KEY_FILE", "/nowhere.key")
+    assert completed("replayd", "why", "--address", server.address, "") == []
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------
