@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from replayd.cli import main
+from replayd.metrics import OF_TABLES, OF_THE_SERVER
 from tests.daemon.conftest import StartDaemon
 from tests.daemon.embedded import until
 from tests.daemon.harness import ROOT
@@ -68,6 +69,16 @@ def test_every_alert_says_what_is_the_matter_and_what_to_do() -> None:
     commands = set(re.findall(r"`replayd (\w+)", ALERTS))
     assert commands
     assert commands <= set(main.commands)
+
+
+def test_what_should_stay_0_and_who_is_turned_away_is_alarmed_and_shown() -> None:
+    alarmed = {name for rule in RULES for name in asked(rule.partition("annotations:")[0])}
+    shown = {name for panel in panels() for target in panel["targets"] for name in asked(target["expr"])}
+    counters = {f"{name}_total" for _, name, text, _ in (*OF_TABLES, *OF_THE_SERVER) if "should stay 0" in text}
+    assert len(counters) >= 2
+    counters |= {"replayd_connections_refused_total", "replayd_push_gaps_total", "replayd_checkpoint_failures_total"}
+    assert counters - alarmed == set()
+    assert counters - shown == set()
 
 
 def test_the_age_of_checkpoints_is_what_is_alarmed_and_shown_as_that() -> None:
