@@ -56,6 +56,7 @@ COPY_BELOW_BYTES = 64 * 1024
 """Frames from this size on are sent without a copy: see `equal_chunks.OWN_FRAME_BYTES` for what that costs."""
 
 _READABLE = int(zmq.POLLIN)
+_NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 Encoder = Callable[[int], list[Buffer]]
@@ -182,9 +183,8 @@ class Connection:
     def _receive(self) -> list[Reply]:
         replies: list[Reply] = []
         while self._socket is not None and int(self._socket.getsockopt(zmq.EVENTS)) & _READABLE:
-            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             try:
-                reply = decode_reply([frame.buffer for frame in frames])
+                reply = decode_reply(_received(self._socket))
             except ProtocolError as error:
                 self._handshake.trouble = f"something that does not speak replayd's protocol answers ({error})"
                 self._replace(time.monotonic())
@@ -363,6 +363,18 @@ class Call:
         connection = self._connection
         if connection.ready and self._sent_in != connection.session and connection.send(self._encode(self._id)):
             self._sent_in = connection.session
+
+
+def _received(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
+    """The frames of the next message.
+
+    As `recv_multipart` does, without asking the socket for an option behind each frame: with that a frame took 5 µs
+    longer, and a payload of 40 kB is a frame.
+    """
+    frames = [socket.recv(_NOBLOCK, copy=False)]
+    while frames[-1].more:
+        frames.append(socket.recv(_NOBLOCK, copy=False))
+    return frames
 
 
 def _name_fault(address: str) -> str | None:

@@ -78,7 +78,9 @@ class SampledChunks:
         self._check_records(blobs, widths)
         self._start = starts_of(self._size)
         self._chunk_start = self._start[self._first_blob]
-        self._frames = [view.cast("B") for view in [memoryview(frame) for frame in body] if view.nbytes]
+        # A view costs as much as copying some kilobytes, so there is one for each frame.
+        views = [memoryview(frame) for frame in body]
+        self._frames = [view if view.format == "B" else view.cast("B") for view in views if view.nbytes]
         self._frame_end = np.cumsum([len(frame) for frame in self._frames], dtype=np.int64)
         self._check_body()
         total = int(self._start[-1])
@@ -156,7 +158,8 @@ class SampledChunks:
         place = starts - np.concatenate(([0], self._frame_end))[frame]
         frames, target, low = self._frames, out.data, 0
         for number, start in zip(frame.tolist(), place.tolist(), strict=True):
-            target[low : low + size] = frames[number][start : start + size]
+            piece = frames[number]
+            target[low : low + size] = piece if len(piece) == size else piece[start : start + size]
             low += size
 
     def read(self, chunk: int, number: int, column: Column, out: NDArray[Any]) -> NDArray[np.bool_] | None:

@@ -203,10 +203,10 @@ def decode_reply(frames: Sequence[Buffer]) -> Reply:
         raise ProtocolError(f"a reply to the unknown operation {op[:64]!r}")
     if len(frames) > 1 and op not in ("sample", "peek"):
         raise ProtocolError(f"a reply to {op} has {len(frames) - 1} body frames, and takes none")
-    return decoder(request_id, fields, [memoryview(frame).cast("B") for frame in frames[1:]])
+    return decoder(request_id, fields, frames[1:])
 
 
-def _decode_hello(request_id: int, fields: Fields, body: list[memoryview]) -> HelloReply:
+def _decode_hello(request_id: int, fields: Fields, body: Sequence[Buffer]) -> HelloReply:
     server_id = fields.binary("server_id")
     if len(server_id) != 16:
         raise fields.wrong("server_id", "16 bytes")
@@ -249,25 +249,25 @@ def _is_path_part(part: object) -> bool:
     return isinstance(part, str) or (type(part) is int and part >= 0)
 
 
-def _decode_insert(request_id: int, fields: Fields, body: list[memoryview]) -> InsertReply:
+def _decode_insert(request_id: int, fields: Fields, body: Sequence[Buffer]) -> InsertReply:
     duplicate = fields.values.get("duplicate", False)
     if not isinstance(duplicate, bool):
         raise fields.wrong("duplicate", "a bool")
     return InsertReply(request_id, fields.uint_or_none("first_key"), fields.uint("items"), duplicate)
 
 
-def _decode_sample(request_id: int, fields: Fields, body: list[memoryview]) -> SampleReply:
+def _decode_sample(request_id: int, fields: Fields, body: Sequence[Buffer]) -> SampleReply:
     shown = _shown(fields, body)
     probabilities = fields.array("probabilities", "<f8", len(shown))
     return SampleReply(request_id, shown, probabilities, fields.array("table_sizes", "<u8", len(shown)))
 
 
-def _decode_peek(request_id: int, fields: Fields, body: list[memoryview]) -> PeekReply:
+def _decode_peek(request_id: int, fields: Fields, body: Sequence[Buffer]) -> PeekReply:
     shown = _shown(fields, body)
     return PeekReply(request_id, shown, fields.array("ages_s", "<f8", len(shown)), fields.array("missing", "<u8"))
 
 
-def _shown(fields: Fields, body: list[memoryview]) -> ShownItems:
+def _shown(fields: Fields, body: Sequence[Buffer]) -> ShownItems:
     keys = fields.array("keys", "<u8")
     m = len(keys)
     rows = fields.array("rows", "<u4")
@@ -298,19 +298,19 @@ def _records(data: bytes) -> NDArray[np.void]:
     return np.frombuffer(data, BLOB_RECORD)
 
 
-def _decode_update(request_id: int, fields: Fields, body: list[memoryview]) -> UpdateReply:
+def _decode_update(request_id: int, fields: Fields, body: Sequence[Buffer]) -> UpdateReply:
     return UpdateReply(request_id, fields.uint("updated"), fields.uint("deleted"), fields.array("missing", "<u8"))
 
 
-def _decode_reset(request_id: int, fields: Fields, body: list[memoryview]) -> ResetReply:
+def _decode_reset(request_id: int, fields: Fields, body: Sequence[Buffer]) -> ResetReply:
     return ResetReply(request_id, fields.uint("removed"))
 
 
-def _decode_info(request_id: int, fields: Fields, body: list[memoryview]) -> InfoReply:
+def _decode_info(request_id: int, fields: Fields, body: Sequence[Buffer]) -> InfoReply:
     return InfoReply(request_id, fields.values)
 
 
-def _decode_why(request_id: int, fields: Fields, body: list[memoryview]) -> WhyReply:
+def _decode_why(request_id: int, fields: Fields, body: Sequence[Buffer]) -> WhyReply:
     return WhyReply(
         id=request_id,
         table=fields.text("table"),
@@ -340,13 +340,13 @@ def _waiting_side(fields: Fields) -> WaitingSide:
     )
 
 
-def _decode_set(request_id: int, fields: Fields, body: list[memoryview]) -> SetReply:
+def _decode_set(request_id: int, fields: Fields, body: Sequence[Buffer]) -> SetReply:
     removed = fields.uint("removed") if "removed" in fields.values else 0
     hint = fields.text("hint") if "hint" in fields.values else ""
     return SetReply(request_id, fields.child("before").values, fields.child("after").values, removed, hint)
 
 
-def _decode_checkpoint(request_id: int, fields: Fields, body: list[memoryview]) -> CheckpointReply:
+def _decode_checkpoint(request_id: int, fields: Fields, body: Sequence[Buffer]) -> CheckpointReply:
     return CheckpointReply(
         id=request_id,
         path=fields.text("path"),
@@ -361,7 +361,7 @@ def _decode_checkpoint(request_id: int, fields: Fields, body: list[memoryview]) 
     )
 
 
-_DECODERS: dict[str, Callable[[int, Fields, list[memoryview]], Reply]] = {
+_DECODERS: dict[str, Callable[[int, Fields, Sequence[Buffer]], Reply]] = {
     "hello": _decode_hello,
     "insert": _decode_insert,
     "sample": _decode_sample,
