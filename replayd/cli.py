@@ -21,19 +21,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replayd import (
-    __version__,
-    cli_bench,
-    cli_completion,
-    cli_config,
-    cli_doctor,
-    cli_info,
-    cli_keys,
-    cli_operator,
-    cli_store,
-    cli_top,
-)
+# Not `from replayd import cli_bench, …`: the package is asked for such a name first, and looks for it everywhere.
+from replayd import __version__
+from replayd.cli_bench import bench
+from replayd.cli_completion import completion
+from replayd.cli_config import COMMANDS as OF_SETTINGS
+from replayd.cli_doctor import doctor
+from replayd.cli_info import COMMANDS as OF_A_DAEMON
+from replayd.cli_keys import exit_code as exit_code_of_keys
+from replayd.cli_keys import keys
+from replayd.cli_operator import COMMANDS as OF_A_TABLE
 from replayd.cli_operator import fail
+from replayd.cli_store import COMMANDS as OF_A_STORE
+from replayd.cli_store import exit_code as exit_code_of_store
+from replayd.cli_top import top
 
 if TYPE_CHECKING:
     from replayd.board import Board
@@ -79,17 +80,7 @@ def main() -> None:
     """
 
 
-for command in (
-    *cli_config.COMMANDS,
-    *cli_info.COMMANDS,
-    cli_keys.keys,
-    *cli_operator.COMMANDS,
-    *cli_store.COMMANDS,
-    cli_bench.bench,
-    cli_completion.completion,
-    cli_doctor.doctor,
-    cli_top.top,
-):
+for command in (*OF_SETTINGS, *OF_A_DAEMON, keys, *OF_A_TABLE, *OF_A_STORE, bench, completion, doctor, top):
     main.add_command(command)
 
 
@@ -288,7 +279,7 @@ def serve(
     except BindError as error:
         announcer.fail(os.EX_CANTCREAT, str(error))
     except AccessError as error:
-        announcer.fail(cli_keys.exit_code(error), str(error))
+        announcer.fail(exit_code_of_keys(error), str(error))
     with _endpoint_file(endpoint_file, daemon, status), status or nullcontext():
         announcer.begin(
             config, daemon.router_address, daemon.ingest_address, None if status is None else status.address
@@ -296,7 +287,7 @@ def serve(
         try:
             daemon.run(stop_on_signals=True)
         except StoreError as error:
-            announcer.fail(cli_store.exit_code(error), str(error))
+            announcer.fail(exit_code_of_store(error), str(error))
         except Exception:
             announcer.fail(
                 os.EX_SOFTWARE, "stopped by a fault of replayd itself; the lines above belong in a report of it"

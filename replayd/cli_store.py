@@ -7,7 +7,6 @@ nothing heavy before a command runs.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -175,7 +174,7 @@ def _copy(done: Checkpointed, target: Path, keep: int | None) -> tuple[Copied, l
     from replayd.store_copies import copy_into_rotation, copy_store
 
     source = Path(done.path)
-    if done.host != socket.gethostname():
+    if done.host != os.uname().nodename:
         fail(os.EX_UNAVAILABLE, f"the store is on {done.host}, in {done.path}: run this there to copy it")
     try:
         return (copy_store(source, target), []) if keep is None else copy_into_rotation(source, target, keep)

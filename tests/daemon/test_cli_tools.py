@@ -336,6 +336,25 @@ def test_help_and_version_of_every_command_import_nothing_heavy() -> None:
     )
 
 
+SPOKEN_WITH = {"numpy", "zmq", "msgpack"}
+"""What a message to a daemon takes; codecs, models and tables on the screen it does not."""
+
+
+@pytest.mark.parametrize(
+    "command", [["ping"], ["info"], ["info", "--json"], ["tables"], ["why", "held"], ["pause", "held"], ["set", "held"]]
+)
+def test_a_question_to_a_daemon_imports_what_a_message_takes_and_no_more(
+    server: DaemonProcess, command: list[str]
+) -> None:
+    assert imported_by((*command, "--address", server.address)) <= SPOKEN_WITH
+
+
+def test_a_shell_that_completes_commands_imports_nothing_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("REPLAYD_COMPLETE", "bash_complete"), ("COMP_WORDS", "replayd pi"), ("COMP_CWORD", "1")):
+        monkeypatch.setenv(f"_{name}" if name == "REPLAYD_COMPLETE" else name, value)
+    assert imported_by(()) == set()
+
+
 def test_settings_are_checked_without_sockets_and_codecs(tmp_path: Path) -> None:
     path = tmp_path / "replayd.toml"
     path.write_text('[[table]]\nname = "t"\n')
