@@ -47,7 +47,7 @@ def state_of(selector):
         held = [selector._dense[: selector._count], selector._position, selector._drawn]
         return selector._count, [column.tobytes() for column in held]
     tree = selector._tree
-    columns = [tree.weights, *tree._sums, *tree._cumulative, tree._root, tree._root_cumulative, selector._drawn]
+    columns = [tree.weights, *(level.rows for level in tree._levels), tree._root, tree._root_prefix, selector._drawn]
     return tree.total, [column.tobytes() for column in columns], state_of(selector._present)
 
 
