@@ -248,9 +248,12 @@ class Client:
         with blanks beside a mask ("pad"), see SampleBatch. Items that show different columns raise DataError always.
         Items that are refused so are drawn already: they count as sampled, here and in `dataset`.
 
+        The arrays are the caller's alone. Memory of large ones is used again for later batches when nothing refers to
+        it any more.
+
         Raises DataError for arguments, before anything is drawn; UnknownTableError, ConnectionLostError.
         """
-        return sample_batch(self._pool, table, n, min_n, timeout_ms, ragged)
+        return sample_batch(self._pool, table, n, min_n, timeout_ms, ragged, self._parts.memory)
 
     def dataset(
         self,

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from replayd_client.batch_memory import BatchMemory
 from replayd_client.bulk import BatchSenders
 from replayd_client.codecs import WriterCodec
 from replayd_client.dataset import Dataset
@@ -35,6 +36,8 @@ class ClientParts:
         self.pool = ConnectionPool(address, keys)
         self.pacer = Pacer()
         self.directory = TableDirectory(self.pool)
+        self.memory = BatchMemory()
+        """Of the batches that are drawn by calls; each dataset has its own."""
         self.batches = BatchSenders(self.pool, self.pacer, self.directory)
         self.writers: weakref.WeakSet[WriterCore] = weakref.WeakSet()
         self._datasets: weakref.WeakSet[Dataset[Any]] = weakref.WeakSet()
@@ -68,6 +71,7 @@ class ClientParts:
         refusals = close_together(self.writers, deadline, explain=True)
         self.batches.close()
         self.pool.close()
+        self.memory = BatchMemory()
         return refusals
 
     def forget(self) -> None:
@@ -75,6 +79,7 @@ class ClientParts:
         self.pacer.forget()
         self.directory.forget()
         self.batches.forget()
+        self.memory = BatchMemory()
         self.writers = weakref.WeakSet()
         self._datasets = weakref.WeakSet()
 

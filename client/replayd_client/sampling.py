@@ -121,9 +121,16 @@ def _samples(
 
 
 def sample_batch(
-    pool: ConnectionPool, table: str, n: int, min_n: int | None, timeout_ms: float | None, ragged: Ragged
+    pool: ConnectionPool,
+    table: str,
+    n: int,
+    min_n: int | None,
+    timeout_ms: float | None,
+    ragged: Ragged,
+    memory: BatchMemory,
 ) -> SampleBatch:
-    """Draw up to `n` items at once, at least `min_n` (None: `n`, or what the table can grant at once)."""
+    """Draw up to `n` items at once, at least `min_n` (None: `n`, or what the table can grant at once), into arrays of
+    `memory`."""
     # Imported here, so that importing the package stays light.
     from replayd_client.ragged import check_ragged
 
@@ -144,11 +151,11 @@ def sample_batch(
             parts = _draw_at_least(pool, table, n, largest, deadline)
     else:
         parts = _draw_at_least(pool, table, n, min_n, deadline)
-    return batch_of(parts, ragged)
+    return batch_of(parts, ragged, memory)
 
 
-def batch_of(parts: Sequence[SampledBatch], ragged: Ragged, memory: BatchMemory | None = None) -> SampleBatch:
-    """The items of one or several replies as one batch; of `memory`, if it is given, where it is large."""
+def batch_of(parts: Sequence[SampledBatch], ragged: Ragged, memory: BatchMemory) -> SampleBatch:
+    """The items of one or several replies as one batch; of `memory` where it is large."""
     from replayd_client.ragged import joined
 
     return SampleBatch(*joined(parts, ragged, memory))

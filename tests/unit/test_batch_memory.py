@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -115,3 +118,38 @@ def test_threads_get_memory_of_their_own() -> None:
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(work, range(4)))
+
+
+HEAP = """
+import ctypes, resource, threading
+import numpy as np
+from replayd_client.batch_memory import REUSED_BYTES, BatchMemory
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+faults = []
+
+def receive():
+    # As libzmq's thread does, which has a heap of its own: many blocks, touched, and then freed together.
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        blocks = [libc.malloc(40_000) for _ in range(512)]
+        for block in blocks:
+            ctypes.memset(block, 1, 40_000)
+        for block in blocks:
+            libc.free(block)
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+BatchMemory().empty((REUSED_BYTES,), np.dtype(np.uint8))
+thread = threading.Thread(target=receive)
+thread.start()
+thread.join()
+print(faults[0], faults[-1])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another heap")
+def test_what_large_replies_were_received_in_is_used_again() -> None:
+    done = subprocess.run([sys.executable, "-c", HEAP], check=True, capture_output=True, text=True)
+    first, last = map(int, done.stdout.split())
+    assert last < first / 10
