@@ -49,10 +49,13 @@ class Pick:
 
     def draws_before(self) -> Int64s:
         """For each item how often it stands before in this pick."""
-        # Where no chunk stands twice no item does.
-        if len(self._distinct) == len(self._flat):
-            return np.zeros(len(self.slots), np.int64)
-        return occurrence(self.slots)
+        before = np.zeros(len(self), np.int64)
+        if len(self._distinct) < len(self._flat):
+            # An item that stands twice shows a chunk that does: few do, and only those need sorting.
+            where = self._where if self._counts is None else self._where[self._counts.cumsum() - self._counts]
+            repeated = (np.bincount(where)[where] > 1).nonzero()[0]
+            before[repeated] = occurrence(self.slots[repeated])
+        return before
 
     def sendable(self) -> Pick:
         """Of these items, from the first on, as many as one reply takes: to the one with which it reaches a limit.

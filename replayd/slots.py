@@ -142,16 +142,17 @@ class Marks:
         All are below `capacity`.
         """
         self._place = grown(self._place, capacity)
-        entries = np.arange(len(slots))
         if len(slots) == 1:
-            return slots, entries
+            return slots, np.zeros(1, np.int64)
+        entries = np.arange(len(slots), dtype=np.int32)
         # Of the entries with one slot the last one written stands.
         self._place[slots] = entries
-        last = self._place[slots]
-        is_last = last == entries
+        is_last = self._place[slots] == entries
         if all_true(is_last):
-            return slots, entries
-        return slots[is_last], (np.cumsum(is_last) - 1)[last]
+            return slots, entries.astype(np.int64)
+        distinct = slots[is_last]
+        self._place[distinct] = entries[: len(distinct)]
+        return distinct, self._place[slots].astype(np.int64)
 
 
 def occurrence(slots: Int64s) -> Int64s:
