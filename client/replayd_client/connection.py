@@ -1,8 +1,9 @@
 """One session with the server over one DEALER socket, used by one thread at a time.
 
 A session begins with the answer to `hello`. When the connection is lost the socket is closed and replaced, and `hello`
-is said again: a new session. Whoever sent something in an older session sends it again; `call` does so by itself. While
-no server is there, libzmq tries to connect again and again on the one socket, so nothing piles up.
+is said again: a new session. Whoever sent something in an older session sends it again; `call` does so by itself. A
+socket connects once. libzmq's thread serves all sockets of a process and stands still while the events of one of them
+fill their queue: so a connection that nobody uses must not try on its own, however long the server is away.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ HIGH_WATER_MESSAGES = 1000
 """Messages queued in a socket at most; the stream's window and the one call at a time keep far below it."""
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 5_000, 15_000
 """libzmq's own pings: without them a peer whose machine vanished is never noticed."""
-RECONNECT_MS, RECONNECT_MAX_MS = 50, 1_000
-"""Pauses of libzmq between attempts to connect."""
+ATTEMPT_S = 5.0
+"""What a socket has to connect. libzmq says nothing of a name that does not resolve, or of a machine that is silent."""
 REOPEN_S = (0.05, 0.1, 0.25, 0.5, 1.0)
 """Pauses before a socket is replaced that was lost before it had a session; the last one is repeated."""
 PUT_OFF_S = 0.25
@@ -79,7 +80,7 @@ class Connection:
         self._ids = itertools.count(1)
         self._hello_id = 0
         self._ready = False
-        self._reopen_at = 0.0
+        self._reopen_at = self._opened_at = 0.0
         self._failures = 0
         self._handshake = Handshake(address, keys)
         self._closed = False
@@ -111,7 +112,7 @@ class Connection:
             now = time.monotonic()
             if self._socket is None and now >= self._reopen_at:
                 self._open()
-            lost = self._read_monitor()
+            lost = self._read_monitor() or self._attempt_ends() <= now
             replies = self._receive()
             if lost:
                 self._replace(now)
@@ -119,7 +120,7 @@ class Connection:
                     raise self._handshake.denied
             if replies or (self.session, self._ready) != before or now >= deadline:
                 return replies
-            wait_s = deadline - now
+            wait_s = min(deadline, self._attempt_ends()) - now
             if self._socket is None:
                 wait_s = min(wait_s, max(self._reopen_at - now, 0.0))
             # A wait of at most a minute keeps libzmq's milliseconds in range whatever the deadline.
@@ -221,7 +222,7 @@ class Connection:
         socket = self._context.socket(zmq.DEALER)
         socket.linger = LINGER_MS
         socket.sndhwm = socket.rcvhwm = HIGH_WATER_MESSAGES
-        socket.reconnect_ivl, socket.reconnect_ivl_max = RECONNECT_MS, RECONNECT_MAX_MS
+        socket.reconnect_ivl = -1
         socket.heartbeat_ivl, socket.heartbeat_timeout = HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
         socket.copy_threshold = COPY_BELOW_BYTES
         # With IPv6 on, libzmq takes the first address a name has: for localhost that is ::1, where few servers listen.
@@ -237,6 +238,7 @@ class Connection:
             self._close_socket(0)
             raise ConnectionLostError(f"{self.address} is no address to connect to: {error}") from error
         self._handshake.began()
+        self._opened_at = time.monotonic()
         self._hello_id = self.next_id()
         self._send(socket, encode_hello(self._hello_id, _client_name(os.getpid())))
 
@@ -249,6 +251,11 @@ class Connection:
         except zmq.Again:
             return False
         return True
+
+    def _attempt_ends(self) -> float:
+        """When a socket that is not connected by then is replaced."""
+        is_trying = self._socket is not None and not self._handshake.is_connected
+        return self._opened_at + ATTEMPT_S if is_trying else math.inf
 
     def _read_monitor(self) -> bool:
         """Read what happened to the socket; return whether the connection was lost."""

@@ -16,12 +16,13 @@ from replayd_client.errors import AccessDeniedError
 from replayd_client.keys import KEY_FILE_VARIABLE, Keys
 
 _LOST = (
-    zmq.EVENT_DISCONNECTED
+    zmq.EVENT_CLOSED
+    | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-EVENTS = _LOST | zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CLOSED
+EVENTS = _LOST | zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 """Those that `Handshake.take` wants to hear of."""
 
 _NO_ANSWER = "no answer"
@@ -72,6 +73,11 @@ class Handshake:
         self.attempts = self._hang_ups = 0
 
     @property
+    def is_connected(self) -> bool:
+        """Whether the present socket's attempt has reached something."""
+        return self._connected
+
+    @property
     def is_without_answer(self) -> bool:
         """Whether nobody has been heard there at all."""
         return self.trouble in (_NO_ANSWER, _NOBODY)
@@ -104,13 +110,10 @@ class Handshake:
                 self._hang_ups += 1
                 if self._hang_ups % HANG_UPS == 0:
                     self._ask_why()
+        elif event == zmq.EVENT_CLOSED:
+            self.trouble = _NOBODY
         elif event & _LOST:
             self.trouble = _NO_ZEROMQ
-        elif event == zmq.EVENT_CONNECT_RETRIED:
-            self.attempts += 1
-            # After a handshake that failed libzmq tries again too.
-            if not self._connected:
-                self.trouble = _NOBODY
         elif event == zmq.EVENT_CONNECTED:
             self._connected = True
             # What could not shake hands before is about to fail again.

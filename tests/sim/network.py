@@ -1,7 +1,7 @@
 """A network of connections that delay, cut and repeat, behind the part of pyzmq's interface that a connection uses.
 
 As TCP and libzmq do it: a connection keeps the order of its messages and loses none while it lives; a socket connects
-again by itself; what is on its way when a connection is cut arrives up to some message and no further.
+once; what is on its way when a connection is cut arrives up to some message and no further.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from typing import Any
 import zmq
 
 from tests.sim.world import Process, World
-
-RETRY_S = 0.05
-"""libzmq's pause before it connects again."""
 
 Frames = list[bytes]
 
@@ -45,26 +42,23 @@ class Network:
         self._names = itertools.count(1)
 
     def connect(self, socket: Dealer) -> None:
-        """Try now, and again until it works or the socket is closed."""
+        """Try now, unless the socket is closed."""
         if socket.closed:
             return
         if self.accept is None:
-            socket.tell(zmq.EVENT_CONNECT_RETRIED)
-            self.world.after(RETRY_S, lambda: self.connect(socket))
+            socket.tell(zmq.EVENT_CLOSED)
             return
         link = Link(self, socket, next(self._names))
         self.links.append(link)
         socket.connected(link)
 
     def cut(self, link: Link) -> None:
-        """Both ends lose the connection; the socket connects anew, if it is not replaced before."""
+        """Both ends lose the connection."""
         if not link.alive:
             return
         link.end()
         self.links.remove(link)
-        socket = link.socket
-        socket.lost()
-        self.world.after(RETRY_S, lambda: self.connect(socket))
+        link.socket.lost()
 
     def cut_all(self) -> None:
         """The server is gone, and nobody listens."""
@@ -155,6 +149,15 @@ class _Readable:
 
     def recv_multipart(self, flags: int, copy: bool = True) -> list[Any]:
         return self.inbox.popleft()
+
+    def recv(self, flags: int, copy: bool = True) -> Any:
+        """The next frame of the first message."""
+        message = self.inbox[0]
+        frame = message.pop(0)
+        frame.more = bool(message)
+        if not message:
+            self.inbox.popleft()
+        return frame
 
     def put(self, message: list[Any]) -> None:
         self.inbox.append(message)
