@@ -172,11 +172,9 @@ class OwnWindows:
         items = run.items
         if items is None:
             return cls(np.zeros(0, np.int64), np.zeros(0, np.bool_), frozenset())
-        counts = [head.items.stop - head.items.start for head in run.heads]
-        message = np.arange(len(counts)).repeat(counts)
-        base = np.array([head.chunks.start for head in run.heads])[message]
-        end = np.array([head.chunks.stop for head in run.heads])[message]
-        first = items.chunk - np.array([head.first for head in run.heads])[message] + base
+        message = np.arange(len(run)).repeat(run.item_ends - run.item_starts)
+        base, end = run.chunk_starts[message], run.chunk_ends[message]
+        first = items.chunk - run.firsts[message] + base
         is_own = (first >= base) & (first + items.chunks <= end)
         if all_true(is_own):
             return cls(first, is_own, frozenset())

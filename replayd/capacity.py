@@ -155,14 +155,18 @@ class Capacity:
         leave for them. `is_fifo`: the oldest leave first.
         """
         whole = together(group)
+        if len(group) > 1 and self.when_full == EVICT and not self.takes_together(whole, is_fifo):
+            return group[:1], group[0]
+        return group, whole
+
+    def takes_together(self, whole: PendingInsert, is_fifo: bool) -> bool:
+        """Whether all of several messages can enter at once, and leave what they would one after the other."""
         # Who leaves first for the first of them may be one of the others, or in another table; not so if it is the
         # oldest of the only table concerned.
         is_alike = is_fifo and (self.server.max_bytes is None or len(self.server.tables) == 1)
-        if len(group) > 1 and self.when_full == EVICT and not is_alike:
-            for of_server in (False, True):
-                if self._fitting(whole.chunk, whole.chunks, of_server) < len(whole):
-                    return group[:1], group[0]
-        return group, whole
+        if self.when_full == EVICT and is_alike:
+            return True
+        return all(self._fitting(whole.chunk, whole.chunks, of) == len(whole) for of in (False, True))
 
     def fitting(self, entering: PendingInsert, n: int) -> int:
         """How many of the next n items have room; all where the table evicts."""

@@ -7,13 +7,14 @@ not known here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from replayd.accounts import Account, Accounts
+from replayd.accounts import Accounts
 from replayd.admission import OwnWindows, check_capacity, check_chunks, check_items, check_own_windows
 from replayd.capacity import REJECT
 from replayd.chunks import ChunkStore
@@ -22,9 +23,11 @@ from replayd.errors import BadRequest, PeerError, SequenceGap, UnknownTable
 from replayd.interned import Interned
 from replayd.items import Keys
 from replayd.limits import ITEM_BYTES, LEASED_BYTES, STREAMS, WINDOW_BYTES, WINDOW_MESSAGES
-from replayd.messages import Insert, InsertHead, InsertRun, Int64s, ItemBatch, Peer
-from replayd.pending import PendingInsert
+from replayd.messages import Insert, InsertRun, Int64s, ItemBatch, Peer
+from replayd.pending import ENTER_TOGETHER, PendingInsert
 from replayd.reports import Counters
+from replayd.selectors import Fifo
+from replayd.slots import all_true, total
 from replayd.streams import Stream, Streams, Ticket
 from replayd.table import Table
 
@@ -90,7 +93,7 @@ class Intake:
         self._chunks.unlease(stream.shorten(request.keep_from))
         return ticket, list(dict.fromkeys(tables))
 
-    def accept_run(self, run: InsertRun, now: float) -> tuple[list[Ticket], list[Table]] | None:
+    def accept_run(self, run: InsertRun, now: float) -> AcceptedRun | None:
         """Take all messages of a run; None, and nothing has changed, if one of them needs a closer look.
 
         What it leaves behind is what `accept` would have, message after message.
@@ -98,46 +101,42 @@ class Intake:
         own = OwnWindows.of(run)
         try:
             tables = self._named(run.items)
-            if not self._is_plain(run, own, tables):
+            lanes = self._plain_lanes(run, own, tables)
+            if lanes is None:
                 return None
             if run.items is not None:
                 signatures = _signatures(tables)
                 check_own_windows(run.items, run.chunks, own, signatures)
                 for n in own.reach_back:
-                    head = run.heads[n]
-                    stream = self._streams.get(head.stream)
-                    items, batch = run.items.part(head.items), run.chunks.part(head.chunks, head.first)
-                    check_items(items, stream, batch, self._chunks, signatures)
+                    stream = self._streams.get(run.streams[n])
+                    chunks, items = slice(run.chunk_starts[n], run.chunk_ends[n]), slice(*_items_of(run)[n])
+                    batch = run.chunks.part(chunks, int(run.firsts[n]))
+                    check_items(run.items.part(items), stream, batch, self._chunks, signatures)
         except PeerError:
             return None
-        streams = [self._streams.get(head.stream) or self._streams.open(head.stream, now) for head in run.heads]
-        counts = np.array([head.chunks.stop - head.chunks.start for head in run.heads])
-        uids = np.array([stream.uid for stream in streams]).repeat(counts)
-        numbers = np.array([head.first - head.chunks.start for head in run.heads]).repeat(counts)
-        numbers += np.arange(len(numbers))
-        slots = self._chunks.add(run.chunks, numbers, uids, self._enter_episodes(run, streams))
+        streams = [self._streams.get(id) or self._streams.open(id, now) for id in lanes.ids]
+        counts = run.chunk_ends - run.chunk_starts
+        numbers = np.arange(len(run.chunks)) + (run.firsts - run.chunk_starts).repeat(counts)
+        uids = np.array([stream.uid for stream in streams])[lanes.of].repeat(counts)
+        slots = self._chunks.add(run.chunks, numbers, uids, self._enter_episodes(run, lanes, streams))
         first_slots = slots[own.first]
-        gone = self._extend_streams(run, own, streams, uids, numbers, slots, first_slots)
+        gone = self._extend_streams(run, own, lanes, streams, numbers, slots, first_slots)
         # Last comes who was heard last.
-        for stream in reversed(dict.fromkeys(reversed(streams))):
-            self._streams.heard(stream, now)
+        for lane in reversed(dict.fromkeys(lanes.of[::-1].tolist())):
+            self._streams.heard(streams[lane], now)
         key = self._keys.take(0 if run.items is None else len(run.items))
-        tickets: list[Ticket] = []
-        for head, stream in zip(run.heads, streams, strict=True):
-            m = head.items.stop - head.items.start
-            ticket = Ticket(key + head.items.start, m, head.nbytes, m, [], head.seq, stream)
-            stream.record(ticket)
-            tickets.append(ticket)
-            if head.peer is not None:
-                ticket.askers.append((head.peer, head.id))
-                self._accounts.open_insert(head.peer, head.nbytes)
+        whole = None
         if run.items is not None:
-            whole = self._hold(run.items, first_slots, tickets[0], now)
-            for head, ticket in zip(run.heads, tickets, strict=True):
-                if ticket.items:
-                    _park(whole, ticket, head.items, run.items, tables)
+            together = Ticket(key, len(run.items), int(run.nbytes.sum()), len(run.items), [], 0, None)
+            whole = self._hold(run.items, first_slots, together, now)
         self._chunks.unlease(gone)
-        return tickets, tables
+        is_in = whole is None or (len(tables) == 1 and _enter_at_once(whole, tables[0], now))
+        tickets = self._issue(run, lanes, streams, key, is_in)
+        if whole is not None and run.items is not None and not is_in:
+            for (start, stop), ticket in zip(_items_of(run), tickets, strict=True):
+                if ticket.items:
+                    _park(whole, ticket, slice(start, stop), run.items, tables)
+        return AcceptedRun(tickets, tables, is_in)
 
     # --- one message --------------------------------------------------------------------------------------------------
 
@@ -159,95 +158,131 @@ class Intake:
 
     # --- a run --------------------------------------------------------------------------------------------------------
 
-    def _is_plain(self, run: InsertRun, own: OwnWindows, tables: Sequence[Table]) -> bool:
-        """Whether each message is its stream's next, goes on with its chunks and its schema, and fits its peer's
-        window, those before it in the run taken into account."""
-        streams: dict[bytes, _Next] = {}
-        accounts: dict[Peer, Account] = {}
-        nbytes = np.add.reduceat(run.chunks.nbytes, [head.chunks.start for head in run.heads]).tolist()
-        schema_of = run.chunks.schema_of[[head.chunks.start for head in run.heads]].tolist()
-        opened = 0
+    def _plain_lanes(self, run: InsertRun, own: OwnWindows, tables: Sequence[Table]) -> _Lanes | None:
+        """The messages by streams; None unless each is its stream's next, goes on with its chunks and its schema, and
+        fits its peer's window, those before it in the run taken into account."""
         limits = [table.capacity.largest_item_bytes for table in tables]
         least = min((limit for limit in limits if limit is not None), default=None)
         if least is not None and any(table.capacity.when_full == REJECT for table in tables):
-            return False
-        for n, (head, mine, schema) in enumerate(zip(run.heads, nbytes, schema_of, strict=True)):
-            known = streams.get(head.stream)
-            if known is None:
-                stream = self._streams.get(head.stream)
-                if stream is None and self._streams.accepted(head.stream, head.seq) is not None:
-                    return False
-                opened += stream is None
-                known = streams[head.stream] = _Next.of(stream, self._chunks)
-            elif n in own.reach_back:
-                return False
-            known.held += mine
-            if head.seq != known.seq or head.first < known.number or known.held > LEASED_BYTES.value:
-                return False
-            if least is not None and known.held + ITEM_BYTES > least:
-                return False
-            if known.schema is not None and known.schema != run.chunks.schemas[schema].blob:
-                return False
-            known.seq += 1
-            known.number = head.first + head.chunks.stop - head.chunks.start
-            known.schema = run.chunks.schemas[schema].blob
-            if head.peer is not None:
-                account = accounts.get(head.peer)
-                if account is None:
-                    account = accounts[head.peer] = self._accounts.copy_of(head.peer)
-                account.insert_messages += 1
-                account.insert_bytes += head.nbytes
-                if account.insert_messages > WINDOW_MESSAGES.value or account.insert_bytes > WINDOW_BYTES.value:
-                    return False
-        return len(self._streams) + opened <= STREAMS.value
+            return None
+        lanes = _Lanes.of_run(run)
+        order, firsts = lanes.order, lanes.firsts
+        if any(n not in lanes.begins for n in own.reach_back):
+            return None
+        starts, seqs, numbers = run.chunk_starts, run.seqs[order], run.firsts[order]
+        ends = numbers + (run.chunk_ends - starts)[order]
+        schema_of = run.chunks.schema_of[starts][order]
+        goes_on = (seqs[1:] == seqs[:-1] + 1) & (numbers[1:] >= ends[:-1]) & (schema_of[1:] == schema_of[:-1])
+        goes_on[firsts[1:] - 1] = True
+        if not all_true(goes_on):
+            return None
+        nbytes = np.add.reduceat(np.add.reduceat(run.chunks.nbytes, starts)[order], firsts).tolist()
+        heads = zip(lanes.ids, seqs[firsts].tolist(), numbers[firsts].tolist(), schema_of[firsts].tolist(), strict=True)
+        opened = 0
+        for (id, seq, number, schema), held in zip(heads, nbytes, strict=True):
+            stream = self._streams.get(id)
+            if stream is None:
+                if seq != 0 or self._streams.accepted(id, seq) is not None:
+                    return None
+                opened += 1
+            else:
+                if seq != stream.next_seq or number < stream.next_number:
+                    return None
+                if stream.schema is not None and stream.schema.blob != run.chunks.schemas[schema].blob:
+                    return None
+                held += total(self._chunks.nbytes[stream.slots]) if len(stream.slots) else 0
+            if held > LEASED_BYTES.value or (least is not None and held + ITEM_BYTES > least):
+                return None
+        if len(self._streams) + opened > STREAMS.value or not self._fit_windows(run):
+            return None
+        return lanes
 
-    def _enter_episodes(self, run: InsertRun, streams: Sequence[Stream]) -> Int64s:
+    def _fit_windows(self, run: InsertRun) -> bool:
+        """Whether each peer may leave so many messages and bytes unacknowledged, if all of them have to wait."""
+        opened = Counter(run.peers)
+        nbytes: dict[Peer, int] = dict.fromkeys(opened, 0)
+        if len(opened) == 1:
+            nbytes = dict.fromkeys(opened, int(run.nbytes.sum()))
+        else:
+            for peer, more in zip(run.peers, run.nbytes.tolist(), strict=True):
+                nbytes[peer] += more
+        for peer, messages in opened.items():
+            account = self._accounts.copy_of(peer)
+            is_over = account.insert_messages + messages > WINDOW_MESSAGES.value
+            if peer is not None and (is_over or account.insert_bytes + nbytes[peer] > WINDOW_BYTES.value):
+                return False
+        return True
+
+    def _enter_episodes(self, run: InsertRun, lanes: _Lanes, streams: Sequence[Stream]) -> Int64s:
         """Names for the chunks of a run. Messages of one stream that follow each other count as one."""
-        before = [None, *streams[:-1]]
-        begins = [n for n, (stream, other) in enumerate(zip(streams, before, strict=True)) if stream is not other]
-        starts = [run.heads[n].chunks.start for n in begins]
-        return self._chunks.episodes.enter(run.chunks.episodes, starts, [streams[n].last_episode for n in begins])
+        begins = np.concatenate(([0], (lanes.of[1:] != lanes.of[:-1]).nonzero()[0] + 1))
+        lasts = [streams[lane].last_episode for lane in lanes.of[begins].tolist()]
+        return self._chunks.episodes.enter(run.chunks.episodes, run.chunk_starts[begins].tolist(), lasts)
 
     def _extend_streams(
         self,
         run: InsertRun,
         own: OwnWindows,
+        lanes: _Lanes,
         streams: Sequence[Stream],
-        uids: Int64s,
         numbers: Int64s,
         slots: Int64s,
         first_slots: Int64s,
     ) -> Int64s:
-        """Bring each stream to where its last message takes it, with one step for all of them: in runs of 32 that
-        saves 27 µs a message of the 66 that they take here with a step for each.
+        """Bring each stream to where its last message takes it, with one step for all of them.
 
-        `uids`, `numbers` and `slots` are those of the run's chunks. Completes `first_slots`; returns the slots that the
-        streams let go of.
+        `numbers` and `slots` are those of the run's chunks. Completes `first_slots`; returns the slots that the streams
+        let go of.
         """
-        messages: dict[Stream, list[InsertHead]] = {}
-        for head, stream in zip(run.heads, streams, strict=True):
-            messages.setdefault(stream, []).append(head)
-        if len(messages) > 1:
-            order = uids.argsort(kind="stable")
-            uids, numbers, slots = uids[order], numbers[order], slots[order]
-        follows = (uids[1:] == uids[:-1]) & (numbers[1:] == numbers[:-1] + 1)
+        lane_of = lanes.of.repeat(run.chunk_ends - run.chunk_starts)
+        if len(streams) > 1:
+            order = lane_of.argsort(kind="stable")
+            lane_of, numbers, slots = lane_of[order], numbers[order], slots[order]
+        is_same = lane_of[1:] == lane_of[:-1]
+        follows = is_same & (numbers[1:] == numbers[:-1] + 1)
+        starts = [0, *((~is_same).nonzero()[0] + 1).tolist(), len(slots)]
+        keep_froms = np.maximum.reduceat(run.keep_froms[lanes.order], lanes.firsts).tolist()
+        schema_of = run.chunks.schema_of[run.chunk_starts[lanes.begins]].tolist()
         before: list[int] = []
         gone: list[Int64s] = []
-        starts = [0, *((uids[1:] != uids[:-1]).nonzero()[0] + 1).tolist(), len(uids)]
-        by_uid = sorted(messages.items(), key=lambda entry: entry[0].uid)
-        for (stream, heads), (start, stop) in zip(by_uid, pairwise(starts), strict=True):
-            before.append(stream.slot_before(heads[0].first))
+        for lane, (stream, (start, stop)) in enumerate(zip(streams, pairwise(starts), strict=True)):
+            first = lanes.begins[lane]
+            before.append(stream.slot_before(int(run.firsts[first])))
             stream.extend(numbers[start:stop], slots[start:stop])
-            stream.schema = run.chunks.schemas[int(run.chunks.schema_of[heads[-1].chunks.start])]
-            if own.reach_back:
+            stream.schema = run.chunks.schemas[schema_of[lane]]
+            if first in own.reach_back:
                 # Only a stream's first message may.
                 assert run.items is not None, "who reaches back has items"
-                first = heads[0].items
-                is_back = ~own.is_own[first]
-                first_slots[first][is_back] = stream.find(run.items.chunk[first][is_back])
-            gone.append(stream.shorten(max(head.keep_from for head in heads)))
+                items = slice(*_items_of(run)[first])
+                is_back = ~own.is_own[items]
+                first_slots[items][is_back] = stream.find(run.items.chunk[items][is_back])
+            gone.append(stream.shorten(keep_froms[lane]))
         self._chunks.link(before, slots[starts[:-1]], slots[:-1][follows], slots[1:][follows])
-        return np.concatenate(gone)
+        return gone[0] if len(gone) == 1 else np.concatenate(gone)
+
+    def _issue(
+        self, run: InsertRun, lanes: _Lanes, streams: Sequence[Stream], first_key: int, is_in: bool
+    ) -> list[Ticket]:
+        """A ticket for each message of a run; with one whose items are in their table already, nobody waits."""
+        keys, items = (first_key + run.item_starts).tolist(), (run.item_ends - run.item_starts).tolist()
+        nbytes, seqs = run.nbytes.tolist(), run.seqs.tolist()
+        tickets = [
+            Ticket(key, m, size, 0 if is_in else m, [], seq, streams[lane])
+            for key, m, size, seq, lane in zip(keys, items, nbytes, seqs, lanes.of.tolist(), strict=True)
+        ]
+        if len(streams) == 1:
+            streams[0].record_all(tickets)
+        else:
+            ordered = [tickets[n] for n in np.arange(len(run))[lanes.order].tolist()]
+            stops = [*lanes.firsts[1:].tolist(), len(ordered)]
+            for stream, start, stop in zip(streams, lanes.firsts.tolist(), stops, strict=True):
+                stream.record_all(ordered[start:stop])
+        if not is_in:
+            for peer, id, ticket in zip(run.peers, run.ids, tickets, strict=True):
+                if peer is not None:
+                    ticket.askers.append((peer, id))
+                    self._accounts.open_insert(peer, ticket.nbytes)
+        return tickets
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
@@ -269,21 +304,45 @@ class Intake:
 
 
 @dataclass(slots=True)
-class _Next:
-    """What a stream's next message must go on from, the messages before it in the run taken into account."""
+class AcceptedRun:
+    """A run that was taken: a ticket for each message, and the tables of their items."""
 
-    seq: int
-    number: int
-    schema: bytes | None
-    held: int
-    """Bytes that the stream holds."""
+    tickets: list[Ticket]
+    tables: list[Table]
+    is_in: bool
+    """All items are in their table already, so nobody asks at the tickets; else they are parked."""
+
+
+@dataclass(slots=True)
+class _Lanes:
+    """The messages of a run by their streams, each of which is one lane, in the order in which they come."""
+
+    ids: list[bytes]
+    of: Int64s
+    """The lane of each message."""
+    order: Int64s | slice
+    """The messages lane after lane."""
+    firsts: Int64s
+    """Where each lane begins in that order."""
+    begins: list[int]
+    """Each lane's first message."""
 
     @classmethod
-    def of(cls, stream: Stream | None, chunks: ChunkStore) -> _Next:
-        if stream is None:
-            return cls(0, 0, None, 0)
-        held = int(chunks.nbytes[stream.slots].sum()) if len(stream.slots) else 0
-        return cls(stream.next_seq, stream.next_number, stream.schema.blob if stream.schema else None, held)
+    def of_run(cls, run: InsertRun) -> _Lanes:
+        begins: dict[bytes, int] = {}
+        for n, id in enumerate(run.streams):
+            begins.setdefault(id, n)
+        if len(begins) == 1:
+            return cls(list(begins), np.zeros(len(run), np.int64), slice(None), np.zeros(1, np.int64), [0])
+        lane_of = dict(zip(begins, range(len(begins)), strict=True))
+        of = np.array([lane_of[id] for id in run.streams])
+        order = of.argsort(kind="stable")
+        return cls(list(begins), of, order, of[order].searchsorted(np.arange(len(begins))), list(begins.values()))
+
+
+def _items_of(run: InsertRun) -> list[tuple[int, int]]:
+    """Where the items of each message begin and end."""
+    return list(zip(run.item_starts.tolist(), run.item_ends.tolist(), strict=True))
 
 
 def table_named(name: str, tables: Mapping[str, Table]) -> Table:
@@ -297,6 +356,21 @@ def table_named(name: str, tables: Mapping[str, Table]) -> Table:
 
 def _signatures(tables: Sequence[Table]) -> dict[int, Signature]:
     return {i: table.signature for i, table in enumerate(tables) if table.signature is not None}
+
+
+def _enter_at_once(whole: PendingInsert, table: Table, now: float) -> bool:
+    """Let the items of a run into their table, if nothing tells them from one message after the other.
+
+    False: nothing has happened, and each message is to be parked by itself, which takes 7 µs more for each.
+    """
+    n, is_fifo = len(whole), isinstance(table.remover, Fifo)
+    if table.pending_inserts or table.pending_samples or table.paused or table.extensions or whole.at_max:
+        return False
+    room = ENTER_TOGETHER if is_fifo else table.max_size - table.size
+    if n > room or table.limiter.insertable(n) < n or not table.capacity.takes_together(whole, is_fifo):
+        return False
+    table.enter(whole, n, now)
+    return True
 
 
 def _park(whole: PendingInsert, ticket: Ticket, items: slice, batch: ItemBatch, tables: Sequence[Table]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,31 +120,32 @@ class Insert:
     """Bytes of the whole message, which count against the peer's window."""
 
 
-class InsertHead(NamedTuple):
-    """What one message of a run says of itself; `chunks` and `items` are its parts of the run's arrays."""
-
-    peer: Peer
-    id: int
-    stream: bytes
-    seq: int
-    keep_from: int
-    first: int
-    """The number of its first chunk."""
-    chunks: slice
-    items: slice
-    nbytes: int
-
-
 @dataclass(slots=True)
 class InsertRun:
-    """Plain inserts that came together, each with chunks; the arrays are those of all, message after message.
+    """n plain inserts that came together, each with chunks: one entry a message, and the chunks and items of all.
 
-    `chunks.first` is without meaning; `items` is None if no message has any.
+    Those of a message stand behind those of the one before it. `chunks.first` is without meaning; `items` is None if no
+    message has any.
     """
 
-    heads: list[InsertHead]
+    peers: Sequence[Peer]
+    ids: Sequence[int]
+    streams: Sequence[bytes]
+    seqs: Int64s
+    keep_froms: Int64s
+    firsts: Int64s
+    """The number of each one's first chunk."""
+    chunk_starts: Int64s
+    chunk_ends: Int64s
+    """Where each one's chunks begin and end among all."""
+    item_starts: Int64s
+    item_ends: Int64s
+    nbytes: Int64s
     chunks: ChunkBatch
     items: ItemBatch | None
+
+    def __len__(self) -> int:
+        return len(self.peers)
 
 
 @dataclass(slots=True)

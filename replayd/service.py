@@ -159,12 +159,16 @@ class Service:
         accepted = None if self._stopping else self._intake.accept_run(run, now)
         if accepted is None:
             return False
-        self.counters.requests += len(run.heads)
-        tickets, tables = accepted
-        for ticket in tickets:
-            if ticket.items == 0:
-                self._acknowledge(ticket)
-        for table in tables:
+        self.counters.requests += len(run)
+        if accepted.is_in:
+            for peer, id, ticket in zip(run.peers, run.ids, accepted.tickets, strict=True):
+                if peer is not None:
+                    self._outbox.append((peer, Result("insert", id, ticket.acknowledgement(duplicate=False))))
+        else:
+            for ticket in accepted.tickets:
+                if ticket.items == 0:
+                    self._acknowledge(ticket)
+        for table in accepted.tables:
             self._pump(table, now)
         return True
 

@@ -6,7 +6,7 @@ Owns leases, chunk numbers and sequence numbers. Knows nothing of tables; the ch
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,7 +100,17 @@ class Stream:
         self.accepted[ticket.seq] = ticket
         self.next_seq = ticket.seq + 1
         self.parked += ticket.waiting > 0
-        while (oldest := next(iter(self.accepted))) <= ticket.seq - WINDOW_MESSAGES.value:
+        self._forget_old()
+
+    def record_all(self, tickets: Sequence[Ticket]) -> None:
+        """Messages have been accepted that follow each other."""
+        self.accepted.update([(ticket.seq, ticket) for ticket in tickets])
+        self.next_seq = tickets[-1].seq + 1
+        self.parked += sum([ticket.waiting > 0 for ticket in tickets])
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        while (oldest := next(iter(self.accepted))) < self.next_seq - WINDOW_MESSAGES.value:
             left = self.accepted.pop(oldest)
             if left.waiting:
                 self.overdue[oldest] = left

@@ -299,7 +299,7 @@ class Table:
             n = self.capacity.fitting(entering, self.limiter.insertable(len(entering)))
             if n == 0:
                 break
-            self._apply(entering, n, now)
+            self.enter(entering, n, now)
             outcomes += entered(group, n)
             self.pending_items -= n
             while self.pending_inserts and len(self.pending_inserts[0]) == 0:
@@ -324,7 +324,7 @@ class Table:
                 outcomes.append(Drawn(request, reply))
         return moved
 
-    def _apply(self, pending: PendingInsert, n: int, now: float) -> None:
+    def enter(self, pending: PendingInsert, n: int, now: float) -> None:
         """The next n items of a parked message enter; the remover takes the excess."""
         part = slice(pending.applied, pending.applied + n)
         priority = pending.priority[part]

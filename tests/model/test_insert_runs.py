@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from replayd import rate_limiters, selectors
-from replayd.insert_runs import is_joinable, read_run
+from replayd.header import Frames
 from replayd.messages import Peeked, Peer, Reply, Sampled
+from replayd.reception import Reception
 from replayd.service import Service
 from replayd.table import Table
-from replayd.wire import Undecodable, decode, encode, read
+from replayd.wire import Undecodable, decode, encode
 from replayd_client.item_windows import ItemWindows
 from replayd_client.specs import TensorSpec
 from replayd_client.wire import decode_reply
@@ -110,6 +111,39 @@ class Writer:
             fields["at_max"] = bytes(items)
 
 
+class SteadyWriter(Writer):
+    """Makes messages that all look alike: one chunk and one item each, and rarely another or a wrong one."""
+
+    def __init__(self, stream: bytes, chance: Random, table: str, faults: float = 0.04) -> None:
+        super().__init__(stream)
+        self._table = table
+        self._faults = faults
+        self._has_episodes = chance.random() < 0.5
+        self._id = chance.choice([0, 120, 250, 65530])
+
+    def message(self, chance: Random) -> list[bytes]:
+        if chance.random() < self._faults:
+            return super().message(chance)
+        rows, self._id = chance.randint(1, 3), self._id + 1
+        fields: dict[str, Any] = {"id": self._id, "v": 1, "op": "insert", "stream": self.stream, "seq": self.seq}
+        fields |= {"keep_from": self.number, "first_chunk": self.number, "rows": struct.pack("<I", rows)}
+        fields |= {"schemas": [self.schema], "tables": [self._table], "chunk": struct.pack("<Q", self.number)}
+        width = 1 if self.schema == X else 5
+        sizes = (rows,) if width == 1 else (rows, 4 * rows)
+        fields["blobs"] = b"".join(struct.pack("<IBBH", size, 0, 0, 0) for size in sizes)
+        fields |= {"offset": struct.pack("<I", rows - 1), "length": struct.pack("<I", 1)}
+        fields["priority"] = struct.pack("<d", chance.choice([0.0, 1.0, 2.5]))
+        if self._has_episodes:
+            fields["episodes"] = struct.pack("<Q", self.number // 3)
+        if chance.random() < self._faults:
+            wrong = chance.choice(["seq", "chunk", "length", "priority", "rows", "stream", "blobs", "op", "tables"])
+            fields[wrong] = {
+                "seq": fields["seq"] + 1, "tables": ["xxxxx"], "op": "sample", "priority": struct.pack("<d", -1.0),
+            }.get(wrong) or bytes(len(fields[wrong]))  # fmt: skip
+        self.seq, self.number = self.seq + 1, self.number + 1
+        return [msgpack.packb(fields), chance.randbytes(rows * width)]
+
+
 def one_by_one(service: Service, messages: Sequence[Message]) -> None:
     for peer, frames in messages:
         try:
@@ -120,15 +154,41 @@ def one_by_one(service: Service, messages: Sequence[Message]) -> None:
             service.handle(peer, op, request, 1.0)
 
 
+class Taken:
+    """A recorder, which tells whether messages were taken together with those before them."""
+
+    def __init__(self) -> None:
+        self.go_on: list[bool] = []
+
+    def refusal(self, op: str) -> None:
+        return None
+
+    def record(self, peer: Peer, op: str, frames: Frames, now: float, *, goes_on: bool) -> None:
+        self.go_on.append(goes_on)
+
+    def record_read(self, peer: Peer, nbytes: int, replies: int) -> None: ...
+
+    def end_turn(self, now: float, *, is_due: bool) -> None: ...
+
+
+class Turns:
+    """As the daemon takes the messages of its turns."""
+
+    def __init__(self, service: Service) -> None:
+        self._taken = Taken()
+        self._reception = Reception(service, bytes, lambda fault, now: None, self._taken)
+
+    def take(self, messages: Sequence[Message]) -> bool:
+        """Whether they were all taken at once."""
+        self._taken.go_on = []
+        for peer, frames in messages:
+            self._reception.take(peer, frames, 1.0)
+        self._reception.settle(1.0)
+        return self._taken.go_on == [n > 0 for n in range(len(messages))]
+
+
 def together(service: Service, messages: Sequence[Message]) -> bool:
-    """As the daemon does with messages of one turn; whether they were taken at once."""
-    unread = [(peer, read(frames, pushed=peer is None)) for peer, frames in messages]
-    if all(is_joinable(message.header, message.body) for _, message in unread):
-        run = read_run([(peer, message.id, message.header, message.body) for peer, message in unread])
-        if run is not None and service.handle_run(run, 1.0):
-            return True
-    one_by_one(service, messages)
-    return False
+    return Turns(service).take(messages)
 
 
 def answers(service: Service) -> list[Any]:
@@ -157,11 +217,12 @@ def test_messages_taken_together_do_what_they_do_one_by_one(seed: int) -> None:
     chance = Random(seed)
     writers = [Writer(stream) for stream in STREAMS]
     one, other = made(), made()
+    turns = Turns(other)
     for _ in range(5):
         chosen = [chance.randrange(len(writers)) for _ in range(chance.randint(2, 6))]
         messages = [(PEERS[n], writers[n].message(chance)) for n in chosen]
         one_by_one(one, messages)
-        together(other, messages)
+        turns.take(messages)
         # Acknowledgements come table by table.
         assert sorted(answers(one), key=repr) == sorted(answers(other), key=repr)
         one.validate()
@@ -172,6 +233,37 @@ def test_messages_taken_together_do_what_they_do_one_by_one(seed: int) -> None:
                 ask(service, op="sample", table=table, n=n, timeout_ms=0)
                 ask(service, op="peek", table=table, n=9)
             assert answers(one) == answers(other)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_messages_that_look_alike_do_what_they_do_one_by_one(seed: int) -> None:
+    chance = Random(seed)
+    table = chance.choice(TABLES)
+    writers = [SteadyWriter(stream, chance, table if chance.random() < 0.8 else "small") for stream in STREAMS]
+    one, other = made(), made()
+    turns = Turns(other)
+    for _ in range(8):
+        chosen = [chance.randrange(len(writers)) for _ in range(chance.randint(2, 12))]
+        messages = [(PEERS[n], writers[n].message(chance)) for n in chosen]
+        one_by_one(one, messages)
+        turns.take(messages)
+        assert sorted(answers(one), key=repr) == sorted(answers(other), key=repr)
+        one.validate()
+        other.validate()
+        for service in (one, other):
+            ask(service, op="sample", table=table, n=chance.randint(1, 1), timeout_ms=0)
+            ask(service, op="peek", table=table, n=9)
+        assert answers(one) == answers(other)
+
+
+def test_most_messages_that_look_alike_are_taken_at_once() -> None:
+    taken = 0
+    for seed in range(30):
+        chance = Random(seed)
+        writers = [SteadyWriter(stream, chance, "small", faults=0.0) for stream in STREAMS]
+        turns = Turns(made())
+        taken += sum(turns.take([(PEERS[n % 3], writers[n % 3].message(chance)) for n in range(9)]) for _ in range(8))
+    assert taken > 200
 
 
 def test_most_plausible_messages_are_taken_at_once() -> None:
