@@ -23,7 +23,7 @@ from replayd.draws import Draws, Pick, within_references
 from replayd.histograms import SampleAges
 from replayd.hooks import Hooks, ItemsView, TableAccess
 from replayd.interned import Interned
-from replayd.items import NOT_FOUND, Items, last_of_each
+from replayd.items import NOT_FOUND, Items
 from replayd.limits import PENDING_BYTES, PENDING_INSERTS
 from replayd.maximum import Maximum
 from replayd.messages import Float64s, Int64s, Sampled, Shown, Uint64s
@@ -221,27 +221,25 @@ class Table:
         return given_up
 
     def update(self, keys: Uint64s, priorities: Float64s, deletes: Uint64s) -> tuple[int, int, Uint64s]:
-        """Delete, then set priorities; (updated, deleted, missing keys)."""
-        doomed = self.items.find(deletes := np.unique(deletes)) if len(deletes) else np.zeros(0, np.int64)
-        deleted, gone = deletes[doomed != NOT_FOUND], deletes[doomed == NOT_FOUND]
-        self._remove(doomed[doomed != NOT_FOUND])
-        keys, priorities = last_of_each(keys, priorities)
+        """Delete, then set priorities, of a key named twice the last one; (updated, deleted, missing keys)."""
+        deleted = missing = deletes
+        if len(deletes):
+            doomed = self.items.find(deletes := np.unique(deletes))
+            deleted, missing = deletes[doomed != NOT_FOUND], deletes[doomed == NOT_FOUND]
+            self._remove(doomed[doomed != NOT_FOUND])
         slots = self.items.find(keys)
         here = slots != NOT_FOUND
-        missing = gone
         if not all_true(here):
             absent = keys[~here]
-            missing = np.union1d(absent[~np.isin(absent, deleted)], gone)
+            missing = np.union1d(absent[~np.isin(absent, deleted)], missing)
             slots, priorities = slots[here], priorities[here]
-        if len(slots):
-            self._set_priorities(slots, priorities)
-            if self.hooks.wants("on_update"):
-                self.hooks.call("on_update", self._view(slots))
+        slots = self._set_priorities(slots, priorities)
+        if len(slots) and self.hooks.wants("on_update"):
+            self.hooks.call("on_update", self._view(slots))
         return len(slots), len(deleted), missing
 
     def set_priorities(self, keys: Uint64s, priorities: Float64s) -> None:
         """An extension's wish: like an update, but told to nobody."""
-        keys, priorities = last_of_each(keys, priorities)
         slots = self.items.find(keys)
         self._set_priorities(slots[slots != NOT_FOUND], priorities[slots != NOT_FOUND])
 
@@ -416,12 +414,14 @@ class Table:
     def _view(self, slots: Int64s) -> ItemsView:
         return ItemsView(self.items.key[slots], self.items.priority[slots], self.items.times_sampled[slots])
 
-    def _set_priorities(self, slots: Int64s, priorities: Float64s) -> None:
+    def _set_priorities(self, slots: Int64s, priorities: Float64s) -> Int64s:
+        slots, priorities = self.items.each_once(slots, priorities)
         self.largest.remove(self.items.priority[slots])
         self.largest.add(priorities)
         self.items.priority[slots] = priorities
         self.sampler.update(slots, priorities)
         self.remover.update(slots, priorities)
+        return slots
 
     def _remove(self, slots: Int64s) -> None:
         if len(slots) == 0:

@@ -98,7 +98,11 @@ class Prioritized(Configured, Pool):
         assert not self._excluded, "a draw left slots excluded"
 
     def _weights(self, priorities: Floats) -> Floats:
-        return np.where(priorities == 0.0, 0.0, np.maximum(priorities**self._priority_exponent, MIN_WEIGHT))
+        weights: Floats = np.maximum(priorities**self._priority_exponent, MIN_WEIGHT)
+        # Priorities of zero are rare; `where` for all takes 6 us for 256.
+        if np.count_nonzero(priorities) != priorities.size:
+            weights[priorities == 0.0] = 0.0
+        return weights
 
     # The distribution that `draw_within_room` narrows.
 

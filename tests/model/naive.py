@@ -206,8 +206,7 @@ class NaiveTable:
         doomed = [item for item in self.items if item.key in deletes]
         for item in doomed:
             self.remove(item)
-        # A batch touches in the order of keys; the order inside one batch is documented as that.
-        found = [item for key in sorted(updates) for item in self.items if item.key == key]
+        found = [item for key in updates for item in self.items if item.key == key]
         for item in found:
             self.clock += 1
             item.priority, item.touched = updates[item.key], self.clock

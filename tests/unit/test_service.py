@@ -382,6 +382,16 @@ def test_of_a_key_named_twice_the_last_priority_stands(made: list[Service]) -> N
     assert reply.shown.priorities.tolist() == [4.0]
 
 
+@pytest.mark.parametrize("heap", [selectors.MaxHeap, selectors.MinHeap])
+def test_items_of_one_update_count_as_updated_one_after_the_other(made: list[Service], heap: Any) -> None:
+    made.append(s := service(fifo(sampler=heap(), max_times_sampled=1)))
+    ask(s, StreamWriter().insert([b"a"] * 3, [(0, 1), (1, 1), (2, 1)]))
+    keys = np.array([1, 3, 2, 1], np.uint64)
+    ask(s, Update(1, "t", keys, np.full(4, 5.0), NO_KEYS))
+    drawn = [ask(s, sample())[0][1].shown.keys.tolist() for _ in range(3)]
+    assert drawn == [[3], [2], [1]]
+
+
 def test_an_update_for_an_evicted_key_touches_no_other_item(made: list[Service]) -> None:
     made.append(s := service(fifo("t", 4)))
     writer = StreamWriter()
