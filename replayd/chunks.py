@@ -48,6 +48,8 @@ class ChunkStore:
         self._next_uid = NO_UID + 1
         self._awaited = self._awaited_uids = np.zeros(0, np.int64)
         """While it is loaded: the slots in use in the order of their chunks' names, and these."""
+        self.policy_versions: Int64s | None = None
+        """By slot, 0 where a writer said none; None as long as none ever did, so that it costs nobody else anything."""
         self.handover = Handover(self._collect)
         self.episodes = Episodes()
         self._payloads = Payloads()
@@ -88,6 +90,10 @@ class ChunkStore:
         self.episode[slots] = episodes
         self.schema[slots] = self._hold_schemas(batch)
         self._layout[slots] = self._layouts.put(batch.records, self.widths(slots))
+        if batch.policy_versions is not None and self.policy_versions is None:
+            self.policy_versions = np.zeros(len(self._rows), np.int64)
+        if self.policy_versions is not None:
+            self.policy_versions[slots] = 0 if batch.policy_versions is None else batch.policy_versions
         self._uid[slots] = np.arange(self._next_uid, self._next_uid + n)
         self._next_uid += n
         self.handover.added(slots, len(self._rows))
@@ -176,12 +182,14 @@ class ChunkStore:
 
     def dump(self) -> State:
         """What `SavedChunks` do not tell of them."""
+        versions = self.policy_versions
         return {
             "slots": self._slots.dump(),
             "uids": self._uid[: self._slots.high_water()],
             "next_uid": self._next_uid,
             "schemas": self.schemas.dump(),
             "episodes": self.episodes.dump(),
+            **({} if versions is None else {"policy_versions": versions[: self._slots.high_water()]}),
         }
 
     def forget_saved(self, slots: Int64s, uids: Int64s) -> None:
@@ -198,6 +206,10 @@ class ChunkStore:
         self._name_columns()
         self._uid = np.zeros(capacity, np.int64)
         self._uid[: len(state["uids"])] = state["uids"]
+        self.policy_versions = None
+        if "policy_versions" in state:
+            self.policy_versions = np.zeros(capacity, np.int64)
+            self.policy_versions[: len(state["policy_versions"])] = state["policy_versions"]
         self._next_uid = state["next_uid"]
         self.handover.loaded(capacity)
         self._width = np.zeros(max(16, len(state["schemas"]["blobs"]["lengths"])), np.int64)
@@ -286,6 +298,8 @@ class ChunkStore:
             self._rows = grown(self._rows, capacity)
             self._name_columns()
             self._uid = grown(self._uid, capacity)
+            if self.policy_versions is not None:
+                self.policy_versions = grown(self.policy_versions, capacity)
         return slots
 
     def _collect(self, slots: Int64s) -> SavedChunks:

@@ -63,7 +63,16 @@ def read_chunks(header: Header, body: Frames) -> ChunkBatch | None:
         nbytes=nbytes,
         body=body,
         stops=_stops(body, nbytes),
+        policy_versions=_policy_versions(header, n) if "policy_versions" in header else None,
     )
+
+
+def _policy_versions(header: Header, n: int) -> Int64s:
+    """What is said of each chunk; from a number that leaves int64 there is no telling how far behind anything is."""
+    versions = header.array("policy_versions", "<u8", n).astype(np.int64)
+    if int(versions[versions.argmin()]) < 0:
+        raise BadRequest("a policy version is below 2^63")
+    return versions
 
 
 def _records(raw: bytes, rows: Int64s, schemas: list[Schema], schema_of: Int64s) -> tuple[Uint64s, Int64s]:

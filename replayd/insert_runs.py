@@ -301,7 +301,7 @@ def _packed(frames: Frames) -> list[Any]:
 
 
 _NONE = -1
-_CHUNK_FIELDS = {"rows": (4, _NONE), "episodes": (8, 0)}
+_CHUNK_FIELDS = {"rows": (4, _NONE), "episodes": (8, 0), "policy_versions": (8, 0)}
 _ITEM_FIELDS = {
     "priority": (8, _NONE),
     "chunk": (8, _NONE),

@@ -59,6 +59,8 @@ class ChunkBatch:
     """Frames that hold the payloads, one behind the other."""
     stops: Sequence[int]
     """How many payloads lie before the end of each frame."""
+    policy_versions: Int64s | None = None
+    """Version of the policy that acted in each chunk, 0 where none is said; None: for no chunk."""
 
     def __len__(self) -> int:
         return len(self.nbytes)

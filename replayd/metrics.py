@@ -49,6 +49,12 @@ OF_TABLES: Sequence[Plain] = (
     ),
     (GaugeMetricFamily, "replayd_table_max_bytes", "Most it may hold; no value: unlimited.", "max_bytes"),
     (GaugeMetricFamily, "replayd_table_episodes", "Episodes of which it shows something.", "episodes"),
+    (
+        GaugeMetricFamily,
+        "replayd_table_newest_policy_version",
+        "Newest policy version that came into it; no value: none is said.",
+        "newest_policy_version",
+    ),
     (CounterMetricFamily, "replayd_table_inserts", "Items inserted.", "limiter.inserts"),
     (CounterMetricFamily, "replayd_table_samples", "Items drawn.", "limiter.samples"),
     (CounterMetricFamily, "replayd_table_deletes", "Items that left.", "limiter.deletes"),
@@ -267,11 +273,17 @@ def _of_tables(tables: Sequence[Report]) -> Iterator[Metric]:
         "How often items of the table were drawn, of up to 2048 of them.",
         labels=("table",),
     )
+    behind = HistogramMetricFamily(
+        "replayd_table_sample_staleness_versions",
+        "Policy versions by which drawn items lagged behind the newest in their table; no value: none is said.",
+        labels=("table",),
+    )
     for table in tables:
         _add_histogram(ages, (table["name"],), table["sample_age_s"])
         _add_histogram(times, (table["name"],), table["times_sampled"])
-    yield ages
-    yield times
+        if "staleness_versions" in table:
+            _add_histogram(behind, (table["name"],), table["staleness_versions"])
+    yield from (ages, times, behind)
 
 
 def _of_who_waits(tables: Sequence[Report]) -> Iterator[Metric]:

@@ -119,6 +119,7 @@ def report_table(table: Table, names: PeerNames, now: float, brief: bool = False
         "limiter": table.limiter.describe(),
         "paused": sorted(table.paused),
         "sample_age_s": table.sample_ages.report(),
+        **table.showing.staleness.report(),
         "times_sampled": times_sampled(table.items.times_sampled[table.items.spread(ITEMS_LOOKED_AT)]),
         "blocked_s": {side: sum(terms.values()) for side, terms in blocked.items()},
         "blocked_by_s": blocked,

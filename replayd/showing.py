@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from replayd.chunks import ChunkStore
 from replayd.messages import Int64s
 from replayd.slots import count, distinct, grown, total
+from replayd.staleness import Staleness
 
 
 class Showing:
@@ -24,6 +25,8 @@ class Showing:
         self._chunks = chunks
         self._refs = np.zeros(len(chunks.refs), np.int32)
         self.episodes = 0
+        self.staleness = Staleness(chunks)
+        """Of what is drawn, in policy versions."""
         self._episode_chunks = np.zeros(chunks.episodes.capacity, np.int32)
         """Chunks of each episode that are shown."""
 
@@ -33,6 +36,7 @@ class Showing:
             self._refs = grown(self._refs, len(self._chunks.refs))
         new = slots[self._refs[slots] == 0]
         count(self._refs, slots, 1)
+        self.staleness.enter(slots)
         if len(new):
             self._enter(distinct(new))
 
@@ -53,6 +57,7 @@ class Showing:
     def clear(self) -> None:
         """Count ended episodes from 0 on; what is shown stays."""
         self.ended_episodes = 0
+        self.staleness.clear()
 
     def validate(self, slots: Int64s) -> None:
         """`slots`: one entry for each item and chunk there is."""

@@ -76,8 +76,7 @@ class Table:
         max_size, max_times_sampled = operator.index(max_size), operator.index(max_times_sampled)
         check_arguments(name, sampler, remover, max_size, rate_limiter, max_bytes, when_full)
         self.name = name
-        self.sampler = sampler
-        self.remover = remover
+        self.sampler, self.remover = sampler, remover
         self.max_size = max_size
         self.max_times_sampled = max(0, max_times_sampled)
         self.limiter = rate_limiter
@@ -396,6 +395,7 @@ class Table:
         slots, times = drawn.slots, drawn.rows["times_sampled"]
         self.unique_samples += int(np.count_nonzero(times == 1))
         self.sample_ages.add(drawn.rows["inserted_at"], now)
+        self.showing.staleness.draw(drawn.rows["chunk"])
         # Of repeated slots the last, largest count stays.
         self.items.times_sampled[slots] = times
         self._room.draw(slots, times)

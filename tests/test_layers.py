@@ -59,6 +59,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "showing",
         "signature",
         "slots",
+        "staleness",
         "snapshots",
         "state",
         "streams",

@@ -45,6 +45,8 @@ class ChunkBatch:
     """Payloads in chunk order; each frame holds whole payloads."""
     episodes: Numbers | None = None
     schema_of: Numbers | None = None
+    policy_versions: Numbers | None = None
+    """Version of the policy that acted in each chunk, [n]; 0, or None for all: not said."""
     is_lent: bool = False
     """Whether `body` is the memory of a caller, who may write to it once the call is over."""
 

@@ -100,6 +100,7 @@ def encode_insert(
         fields["blobs"] = chunks.records
         _pack_optional(fields, "episodes", chunks.episodes, "<u8", default=0)
         _pack_optional(fields, "schema_of", chunks.schema_of, "<u2", default=0)
+        _pack_optional(fields, "policy_versions", chunks.policy_versions, "<u8", default=0)
         # A body frame may be empty only if all payloads are, so an empty one says nothing and is left out.
         body = [frame for frame in chunks.body if nbytes_of(frame)]
     if items is not None:

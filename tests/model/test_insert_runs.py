@@ -74,6 +74,8 @@ class Writer:
             fields["blobs"] = b"".join(struct.pack("<IBBH", size, 0, 0, 0) for chunk in sizes for size in chunk)
             if chance.random() < 0.5:
                 fields["episodes"] = np.array(sorted(chance.randint(0, 3) for _ in rows), "<u8").tobytes()
+            if self.seq % 3 == 0:
+                fields["policy_versions"] = np.arange(first, self.number, dtype="<u8").tobytes()
         items = chance.randint(0, 3) if self.number else 0
         if items:
             self._items(fields, chance, items, first, rows)

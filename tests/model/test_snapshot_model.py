@@ -156,7 +156,10 @@ NOT_COMPARED = {
     "peers",
     "blocked_s",
     "blocked_by_s",
+    "who",
     "sample_age_s",
+    "staleness_versions",
+    "newest_policy_version",
     "extension_faults",
     "uptime_s",
 }

@@ -188,6 +188,7 @@ class Traffic:
             nbytes=np.array([len(payload) for payload in payloads], np.int64),
             body=[b"".join(payloads)],
             stops=[n],
+            policy_versions=np.full(n, self.random.randint(0, 9), np.int64) if self.random.random() < 0.2 else None,
         )
 
     def _items(self, writer: Writer, n: int) -> ItemBatch:

@@ -101,6 +101,8 @@ def _chunk_fields(request: Insert) -> dict[str, Any]:
     }
     if len(chunks.schemas) > 1:
         fields["schema_of"] = chunks.schema_of.astype("<u2").tobytes()
+    if chunks.policy_versions is not None:
+        fields["policy_versions"] = chunks.policy_versions.astype("<u8").tobytes()
     return fields
 
 

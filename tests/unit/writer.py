@@ -44,6 +44,7 @@ class StreamWriter:
         schema: Schema = SCHEMA,
         template: Template = Template(b""),  # noqa: B008
         id: int | None = None,
+        policy_version: int | None = None,
     ) -> Insert:
         """`items` are windows (first chunk, chunks) over whole chunks of one row a byte; `keep_from` None keeps all."""
         first = self.next_chunk
@@ -54,13 +55,13 @@ class StreamWriter:
             stream=self.stream,
             seq=self.seq - 1,
             keep_from=0 if keep_from is None else keep_from,
-            chunks=_chunks(first, payloads, schema) if payloads else None,
+            chunks=_chunks(first, payloads, schema, policy_version) if payloads else None,
             items=_items(items, table, priority, template) if items else None,
             nbytes=sum(map(len, payloads)),
         )
 
 
-def _chunks(first: int, payloads: Sequence[bytes], schema: Schema) -> ChunkBatch:
+def _chunks(first: int, payloads: Sequence[bytes], schema: Schema, policy_version: int | None) -> ChunkBatch:
     sizes = np.array([len(payload) for payload in payloads], np.int64)
     records = np.zeros(len(payloads), BLOB_RECORD)
     records["stored_bytes"] = sizes
@@ -74,6 +75,7 @@ def _chunks(first: int, payloads: Sequence[bytes], schema: Schema) -> ChunkBatch
         nbytes=sizes,
         body=[b"".join(payloads)],
         stops=[len(payloads)],
+        policy_versions=None if policy_version is None else np.full(len(payloads), policy_version, np.int64),
     )
 
 

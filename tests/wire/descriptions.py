@@ -93,6 +93,7 @@ def _of_chunks(chunks: server.ChunkBatch) -> Message:
         "schema_of": chunks.schema_of.tolist(),
         "blobs": [_of_records(records) for records in np.split(chunks.records, np.cumsum(widths)[:-1])],
         "payloads": [payload.hex() for payload in payloads_in(chunks)],
+        **({} if chunks.policy_versions is None else {"policy_versions": chunks.policy_versions.tolist()}),
     }
 
 
@@ -243,6 +244,7 @@ def _to_chunks(chunks: Message, body_frames: Sequence[bytes]) -> client.ChunkBat
         body=list(body_frames),
         episodes=np.array(chunks["episodes"], np.int64),
         schema_of=np.array(chunks["schema_of"], np.int64),
+        policy_versions=np.array(chunks["policy_versions"], np.int64) if "policy_versions" in chunks else None,
     )
 
 

@@ -169,6 +169,7 @@ def chunks_of(first: int, rows: list[int], schemas: list[bytes], **fields: Any) 
         "schema_of": fields.pop("schema_of", [0] * n),
         "blobs": fields.pop("blobs"),
         "payloads": [payload.hex() for payload in fields.pop("payloads")],
+        **({"policy_versions": fields["policy_versions"]} if "policy_versions" in fields else {}),
     }
 
 
@@ -397,6 +398,41 @@ def requests() -> list[Vector]:
                 )
             ],
             insert_of(5, 2, 1, None, items_of(["replay"], [(1 << 62) - 1], [1], [0.25])),
+        ),
+        request(
+            "insert-policy-versions",
+            "which version of the policy acted in each of two chunks, and in a third nobody says",
+            [
+                insert(
+                    18,
+                    0,
+                    0,
+                    ("first_chunk", uint(0)),
+                    ("rows", u32s(1, 1, 1)),
+                    ("schemas", array(binary(X))),
+                    ("blobs", records((4, 0, 0), (4, 0, 0), (4, 0, 0))),
+                    ("policy_versions", u64s(7, (1 << 63) - 1, 0)),
+                    ("tables", array(text("replay"))),
+                    ("chunk", u64s(1)),
+                    ("length", u32s(1)),
+                    ("priority", f64s(1.0)),
+                ),
+                f32(1, 2, 3),
+            ],
+            insert_of(
+                18,
+                0,
+                0,
+                chunks_of(
+                    0,
+                    [1, 1, 1],
+                    [X],
+                    blobs=[[[4, 0, 0]]] * 3,
+                    payloads=[f32(1), f32(2), f32(3)],
+                    policy_versions=[7, (1 << 63) - 1, 0],
+                ),
+                items_of(["replay"], [1], [1], [1.0]),
+            ),
         ),
         request(
             "insert-empty",
@@ -875,6 +911,10 @@ def refusals() -> list[Vector]:
                 [header("update", 1, ("table", text("replay")), ("keys", u64s(1, 2)),
                         ("priorities", f64s(1.0, float("nan"))))], "bad_priority", "update", 1),
         # Operators' ops, and what came with them.
+        bad_items("two-policy-versions", "one for each chunk", ("policy_versions", u64s(1, 2))),
+        bad_items("policy-versions-is-a-list", "arrays of numbers are packed", ("policy_versions", array(uint(1)))),
+        bad_items("huge-policy-version", "versions are below 2^63", ("policy_versions", u64s(1 << 63)),
+                  code="bad_request"),
         bad_items("two-at-max", "one byte an item", ("at_max", u8s(0, 1))),
         bad_items("at-max-is-a-list", "arrays of numbers are packed", ("at_max", array(uint(1)))),
         bad_items("at-max-with-a-bad-priority", "a priority must be valid also where it is not used",

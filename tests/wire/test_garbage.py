@@ -237,7 +237,8 @@ def strange_inserts(draw: Draw) -> Frames:
     u16, u32, u64 = (packed(code, NUMBERS, (1 << bits) - 1) for code, bits in (("H", 16), ("I", 32), ("Q", 64)))
     strange = {
         "seq": NUMBERS, "keep_from": NUMBERS, "first_chunk": NUMBERS, "rows": u32, "schema_of": u16,
-        "episodes": u64, "table_of": u16, "chunk": u64, "chunks": u32, "offset": u32, "length": u32, "template_of": u16,
+        "episodes": u64, "policy_versions": u64, "table_of": u16, "chunk": u64, "chunks": u32, "offset": u32,
+        "length": u32, "template_of": u16,
         "templates": st.lists(st.sampled_from(BLOBS), max_size=2),
         "schemas": st.lists(st.sampled_from(BLOBS), max_size=2),
         "priority": packed("d", FLOATS, 0), "tables": st.lists(st.sampled_from(["replay", "elsewhere"]), max_size=2),
@@ -329,7 +330,7 @@ def test_a_forged_length_costs_no_memory(forged: bytes, read: Callable[[Frames],
     assert peak_bytes(lambda: read(given)) < 4 << 20
 
 
-@pytest.mark.parametrize("field", ["rows", "priority", "length", "chunk", "blobs", "episodes"])
+@pytest.mark.parametrize("field", ["rows", "priority", "length", "chunk", "blobs", "episodes", "policy_versions"])
 def test_an_array_that_is_too_long_costs_a_few_times_its_own_size(field: str) -> None:
     [inserted] = [v for v in vectors("requests") if v["name"] == "insert-one"]
     header, *body = frames(inserted)

@@ -93,7 +93,7 @@ def busy_service() -> Service:
     for seq, name in enumerate(["queue", "queue", "replay"]):
         [header, body] = frames(next(v for v in vectors("requests") if v["name"] == "insert-one"))
         fields = {**msgpack.unpackb(header), "seq": seq, "tables": [name], "first_chunk": seq}
-        fields["chunk"] = seq.to_bytes(8, "little")
+        fields["chunk"] = fields["policy_versions"] = seq.to_bytes(8, "little")
         assert service.handle("actor", *decode([msgpack.packb(fields), body]), now=1.0) is None
     sample = msgpack.packb({"v": 1, "op": "sample", "id": 1, "table": "replay", "n": 1})
     assert service.handle("learner", *decode([sample]), now=1.5) is None
