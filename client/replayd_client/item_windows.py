@@ -25,6 +25,8 @@ from replayd_client.templates import Run, Template, rows_of
 
 PIECE_BYTES = 2048
 """Raw windows from this size on are copied one by one from the frames in which they came to where they stay."""
+TAKEN_BYTES = 128 << 10
+"""Taken at once from where an array lies in between: what stays in the cache of a core."""
 MAX_SHOWN_ROWS = 1 << 22
 """Most rows the output columns of one template may list together, which bounds what a small template expands to."""
 
@@ -253,13 +255,12 @@ class RowSelection:
         is_plain = not column.is_variable and store.are_plain(self.used, output.number)
         size = column.row_bytes * (self._count if self._is_contiguous else 1)
         if is_plain and size and store.is_packed:
-            taken = self._take_from_body(output.number, column, size)
-        elif is_plain and (size >= PIECE_BYTES or not size):
+            return self._take_from_body(output.number, column, size, self._place(column, out))
+        if is_plain and (size >= PIECE_BYTES or not size):
             return self._copy_pieces(output.number, column, size, self._place(column, out))
-        elif self._is_whole:
+        if self._is_whole:
             return self._decode_whole(output, self._place(column, out))
-        else:
-            taken = self._take_decoded(output, column)
+        taken = self._take_decoded(output, column)
         if out is None:
             return taken
         out.reshape(-1)[:] = taken.reshape(-1)
@@ -299,12 +300,24 @@ class RowSelection:
             first[chunk] = window
         return out
 
-    def _take_from_body(self, number: int, column: Column, size: int) -> NDArray[Any]:
-        """Raw blobs in one buffer: one fancy index over a view in which every byte begins an element."""
+    def _take_from_body(self, number: int, column: Column, size: int, out: NDArray[Any]) -> NDArray[Any]:
+        """Raw blobs in one buffer: one take where they lie at multiples of their size, as those of one column do.
+
+        Others are taken by a fancy index over a view in which every byte begins an element. That makes an array of its
+        own, so it is done for a few at a time: what was written last is in the cache when it is copied on.
+        """
         body = self._store.body()
-        pieces = np.ndarray((len(body) - size + 1,), np.dtype((np.void, size)), body, strides=(1,))
-        position = self._store.blob_start(self._chunk, number) + self._row * column.row_bytes
-        out: NDArray[Any] = pieces[position.reshape(-1)].view(column.dtype)
+        position = (self._store.blob_start(self._chunk, number) + self._row * column.row_bytes).reshape(-1)
+        target = out.reshape(-1).view(np.uint8).reshape(-1, size)
+        if len(body) % size == 0 and not (position % size).any():
+            # numpy takes into `out` without an array in between in this mode only; no position is outside.
+            np.take(body.reshape(-1, size), position // size, axis=0, out=target, mode="clip")
+        else:
+            piece = np.dtype((np.void, size))
+            pieces, places = np.ndarray((len(body) - size + 1,), piece, body, strides=(1,)), target.view(piece)[:, 0]
+            step = max(TAKEN_BYTES // size, 1)
+            for low in range(0, len(places), step):
+                places[low : low + step] = pieces[position[low : low + step]]
         check_bools(out)
         return out
 
