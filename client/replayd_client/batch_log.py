@@ -40,7 +40,7 @@ class BatchLog:
         self._open: list[Made] = []
         self._fill: tuple[int, ...] = _EMPTY
         """Bytes, chunks, items and blobs of the open message."""
-        self._items = 0
+        self._items = self.policy_version = 0
         self._since: float | None = None
         self._steps = self._chunks = self._last_steps = 0
         self._bytes_in, self._bytes_stored = np.zeros((2, 0), np.int64)
@@ -61,6 +61,8 @@ class BatchLog:
         """Add some trajectories of a batch; they are copied."""
         assert self._maker is not None, "a batch begins before it is added"
         chunks, items = made = self._maker.message(rows, priorities, part, may_lend=False)
+        if self.policy_version:
+            chunks.policy_versions = np.full(len(chunks), self.policy_version, "<u8")
         size = (chunks.nbytes, len(chunks), len(items), len(chunks) * len(rows.arrays))
         most_bytes = self._maker.most_bytes(rows)
         if not self._has_room(size, most_bytes):

@@ -109,6 +109,7 @@ def joined(parts: list[Made]) -> Made:
             records=b"".join([each.records for each in chunks]),
             body=_packed([frame for each in chunks for frame in each.body]),
             episodes=np.concatenate([each.episodes for each in chunks if each.episodes is not None]),
+            policy_versions=_policy_versions(chunks),
         ),
         ItemBatch(
             tables=tables,
@@ -118,6 +119,15 @@ def joined(parts: list[Made]) -> Made:
             table_of=np.concatenate([_table_of(each, tables) for each in items]) if len(tables) > 1 else None,
         ),
     )
+
+
+def _policy_versions(chunks: list[ChunkBatch]) -> NDArray[np.uint64] | None:
+    """Those of all chunks; None if there is none of any."""
+    if all(each.policy_versions is None for each in chunks):
+        return None
+    absent = (np.zeros(len(each), "<u8") for each in chunks)
+    said = [each.policy_versions for each in chunks]
+    return np.concatenate([none if some is None else some for some, none in zip(said, absent, strict=True)])
 
 
 def _table_of(items: ItemBatch, tables: list[str]) -> NDArray[np.uint16]:

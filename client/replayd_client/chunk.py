@@ -29,6 +29,8 @@ class Chunk:
     schema_blob: bytes
     records: bytes
     payload: bytes
+    policy_version: int
+    """Of the policy that acted in it; 0: not said."""
 
     @property
     def end_row(self) -> int:
@@ -52,6 +54,7 @@ def chunk_batch(chunks: list[Chunk]) -> ChunkBatch | None:
         body=body_of([chunk.payload for chunk in chunks]),
         episodes=np.array([chunk.episode for chunk in chunks], "<u8"),
         schema_of=np.array([schemas.index(chunk.schema_blob) for chunk in chunks], "<u2") if len(schemas) > 1 else None,
+        policy_versions=np.array([chunk.policy_version for chunk in chunks], "<u8"),
     )
 
 

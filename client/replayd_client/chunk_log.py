@@ -81,7 +81,7 @@ class ChunkLog:
         self._bytes_in: list[int] = []
         self._bytes_stored: list[int] = []
         self._chunks_finished = 0
-        self._episode = 0
+        self._episode = self.policy_version = 0
         self._chunks: list[Chunk] = []
         self._first_rows: list[int] = []
         self._next_number = 0
@@ -386,6 +386,7 @@ class ChunkLog:
             self._schema_blob,
             records.tobytes(),
             payload,
+            self.policy_version,
         )
         self._chunks.append(chunk)
         self._first_rows.append(self._buffer_start)

@@ -26,6 +26,9 @@ class Message:
 
 
 class Outbox(Protocol):
+    policy_version: int
+    """Version of the policy that acts in the steps that come next; 0: not said. Set after a `cut`."""
+
     @property
     def items(self) -> int:
         """Items that have not left, ready or not."""

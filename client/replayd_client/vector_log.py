@@ -57,7 +57,9 @@ class VectorLog:
         self._chunk_rows = chunk_length or CHUNK_ROWS
         self._codec = codec
         self._buffer: VectorBuffer | None = None
-        self._next_chunk = 0
+        self._next_chunk = self.policy_version = 0
+        self._version_before = 0
+        """Of the policy that acted in the rows of the last cut, some of which come again."""
         self._messages: deque[Message] = deque()
         self._ready = 0
         self._ready_since: float | None = None
@@ -162,6 +164,7 @@ class VectorLog:
         if len(windows.first):
             self._add_messages(buffer, rows, windows)
         buffer.carry(rows, np.min([item.needed_from(buffer.position) for item in self._items], axis=0))
+        self._version_before = self.policy_version
 
     # Helpers, in the order of their callers.
 
@@ -223,13 +226,15 @@ class VectorLog:
             templates=self._templates,
             template_of=self._template_of[windows.kind],
         )
-        episodes = rows.episode[shown[np.cumsum(lengths) - lengths]]
-        self._messages.extend(self._split(chunks, episodes, items, low, high))
+        begins = shown[np.cumsum(lengths) - lengths]
+        # A chunk that begins with rows which came before is as old as they are.
+        versions = np.where(rows.is_new[begins], self.policy_version, self._version_before)
+        self._messages.extend(self._split(chunks, rows.episode[begins], versions, items, low, high))
         self._next_chunk += len(lengths)
         self._ready += len(items)
 
     def _split(
-        self, chunks: RaggedChunks, episodes: Ints, items: ItemBatch, low: Ints, high: Ints
+        self, chunks: RaggedChunks, episodes: Ints, versions: Ints, items: ItemBatch, low: Ints, high: Ints
     ) -> Iterator[Message]:
         """Messages of these chunks and items, in order, each item with or behind its last chunk."""
         count = len(chunks.rows)
@@ -250,6 +255,7 @@ class VectorLog:
                     records=chunks.records[chunk:end].tobytes(),
                     body=chunks.body(chunk, end),
                     episodes=episodes[chunk:end].astype("<u8"),
+                    policy_versions=versions[chunk:end].astype("<u8"),
                 )
             part = _part(items, item, item_end) if item_end > item else None
             yield Message(batch, part, self._next_chunk + int(needed[item_end]), ())

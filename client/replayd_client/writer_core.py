@@ -106,6 +106,19 @@ class WriterCore:
         with self._lock:
             return self._outbox.report()
 
+    @property
+    def policy_version(self) -> int:
+        return self._outbox.policy_version
+
+    def act_by(self, policy_version: int) -> None:
+        """This version acts in the steps that come next: they share no chunk with those before."""
+        with self._lock:
+            self._enter()
+            if policy_version != self._outbox.policy_version:
+                self._outbox.cut()
+                self._outbox.policy_version = policy_version
+                self._moved()
+
     def flush(self, block_until_num_items: int, timeout_ms: float | Literal["own"] | None) -> None:
         most, deadline = checked_integer("block_until_num_items", block_until_num_items, 0), self._deadline(timeout_ms)
         with self._lock:

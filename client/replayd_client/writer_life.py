@@ -5,10 +5,14 @@ from __future__ import annotations
 from types import TracebackType
 from typing import ClassVar, Literal, Self
 
+from replayd_client.arguments import checked_integer
 from replayd_client.errors import ArgumentTypeError, ClosedError, ReplaydError
 from replayd_client.pool import ConnectionPool
 from replayd_client.writer_core import EXIT_TIMEOUT_MS, WriterCore
 from replayd_client.writer_report import WriterReport
+
+MAX_POLICY_VERSION = 2**63 - 1
+"""protocol.md §6.2."""
 
 
 class WriterLife:
@@ -28,6 +32,20 @@ class WriterLife:
     def report(self) -> WriterReport:
         """Bytes appended and bytes stored of each column, in the chunks that are finished."""
         return self._core.report()
+
+    @property
+    def policy_version(self) -> int:
+        """Version of the policy that acts in the steps appended from now on, an integer from 1 on; 0 (the default): not
+        said. To be set whenever a newer policy begins to act, before its first step.
+
+        The server tells by how many versions what a table draws lags behind the newest that came into it. Setting it
+        raises DataError for what is no version, and as the next `append` what the server refused meanwhile.
+        """
+        return self._core.policy_version
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        self._core.act_by(checked_integer("policy_version", version, 0, MAX_POLICY_VERSION))
 
     @property
     def open_items(self) -> int:
