@@ -152,6 +152,10 @@ class Connection:
         assert self.hello is not None, "a call is answered within a session, which begins with hello"
         return self.hello
 
+    def most(self, limit: str, most: int) -> int:
+        """`most`, or the server's limit of this name if that is less and the server is known."""
+        return most if self.hello is None else min(most, self.hello.limits.get(limit, most))
+
     def renew(self) -> None:
         """Give the session up and what is queued in the socket with it; `pump` begins another."""
         self._replace(time.monotonic())

@@ -31,8 +31,7 @@ from replayd_client.errors import (
 from replayd_client.interruptible import Interrupted, InterruptibleConnection
 from replayd_client.lookahead import Lookahead, PrefetchBatches
 from replayd_client.messages import SampleReply
-from replayd_client.sampling import sampled_batch, with_wait
-from replayd_client.wire import encode_sample
+from replayd_client.sampling import encode_draw, sampled_batch, with_wait
 
 if TYPE_CHECKING:
     from replayd_client.batches import SampledBatch
@@ -125,6 +124,9 @@ class Prefetcher(Generic[T]):
         self._lookahead = Lookahead(plan.prefetch_batches)
         self._ahead: tuple[Call, int] | None = None
         """What was asked already, and for how many items."""
+        self._arrived: list[tuple[SampledBatch, bool, bool]] = []
+        """Replies of which the lookahead does not know yet, whether somebody waited for them, and whether they are all
+        that was asked for."""
         self._warn_after = WARN_AFTER_S
         _PREFETCHERS.add(self)
 
@@ -227,6 +229,7 @@ class Prefetcher(Generic[T]):
             self._items += sum(sizes)
             self._decoding = len(sizes)
             self._ask_ahead()
+            self._follow()
             # One by one: those before a faulty one are handed over.
             for result in self._decode(parts, sizes):
                 with self._condition:
@@ -274,9 +277,9 @@ class Prefetcher(Generic[T]):
     def _wanted(self, drawn: int) -> tuple[int, int]:
         """How many items to ask for when `drawn` are here, and how many of them at least; (0, 0) if enough are."""
         plan = self.plan
+        # Not for all that there is credit for: then nothing could be asked ahead while that is decoded.
         with self._condition:
-            batches = max(self._credit(), 1)
-        batches = max(min(batches, ITEMS_PER_REQUEST // plan.batch_size), 1)
+            batches = min(max(self._credit(), 1), self._worthwhile())
         if plan.max_batches is not None:
             batches = min(batches, plan.max_batches - self._batches)
         items = batches * plan.batch_size
@@ -328,24 +331,31 @@ class Prefetcher(Generic[T]):
         reply = call.answer()
         assert isinstance(reply, SampleReply), "sample is answered by sample"
         batch = sampled_batch(reply)
-        size = self.plan.batch_size
         with self._condition:
             is_awaited = bool(self._waiting) and not self._ready
-        if self.plan.prefetch_batches == "auto":
-            is_whole = len(batch) == asked
-            self._lookahead.drawn(len(batch) // size, batch.item_bytes * size, is_awaited=is_awaited, is_whole=is_whole)
+        self._arrived.append((batch, is_awaited, len(batch) == asked))
         return batch
 
+    def _follow(self) -> None:
+        """Let the lookahead know what came. This checks the replies, for 0.4 ms in which the server can be at work."""
+        size = self.plan.batch_size
+        if self.plan.prefetch_batches == "auto":
+            for batch, is_awaited, is_whole in self._arrived:
+                batches, nbytes = len(batch) // size, batch.item_bytes * size
+                self._lookahead.drawn(batches, nbytes, is_awaited=is_awaited, is_whole=is_whole)
+        self._arrived.clear()
+
     def _request(self, n: int, min_n: int) -> Call:
-        assert self._connection is not None, "the thread starts with a connection"
+        connection = self._connection
+        assert connection is not None, "the thread starts with a connection"
         wait_until, give_up_at = self._deadlines()
 
         def encode(request_id: int) -> list[Any]:
             wait_ms = max(math.ceil((wait_until - time.monotonic()) * 1000), 0)
-            return encode_sample(request_id, self.plan.table, n, min_n, wait_ms)
+            return encode_draw(connection, request_id, self.plan.table, n, min_n, wait_ms)
 
         what = f"sample of table {self.plan.table!r}"
-        return Call(self._connection, what, encode, give_up_at, on_wait=self._tell_of_silence)
+        return Call(connection, what, encode, give_up_at, on_wait=self._tell_of_silence)
 
     def _deadlines(self) -> tuple[float, float | None]:
         """How long the next request waits at the server, which is as long as the first consumer's patience; and when it

@@ -19,7 +19,7 @@ from replayd_client.errors import (
     NeverGrantableError,
     ReplaydError,
 )
-from replayd_client.messages import InfoReply, SampleReply
+from replayd_client.messages import Buffer, InfoReply, SampleReply
 from replayd_client.pool import ConnectionPool
 from replayd_client.sender import deadline_after
 from replayd_client.structure import Structure, path_text
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("replayd_client")
 
 ITEMS_OF_REQUEST = 16_384
-"""Items of one sample request, all that the server's limit `samples` allows; more are asked for in several."""
+"""Items of one sample request, unless the server's limit `samples` is less; more are asked for in several."""
 ITEMS_PER_REQUEST = 256
 """Items that the generator asks for at once: enough to spread the cost of a request."""
 GRACE_S = 2.0
@@ -206,21 +206,20 @@ def _cut(batch: SampleBatch, sizes: Sequence[int]) -> Iterator[SampleBatch]:
 
 def draw(pool: ConnectionPool, table: str, n: int, min_n: int, timeout_ms: float | None) -> SampledBatch:
     """One reply: up to `n` items. Raises DeadlineExceededError with the limiter's numbers and who must act."""
-    return _draw(pool, table, n, min_n, deadline_after(timeout_ms))
+    return _draw(pool, table, n, min_n, deadline_after(timeout_ms))[0]
 
 
 def _draw_at_least(pool: ConnectionPool, table: str, n: int, min_n: int, deadline: float | None) -> list[SampledBatch]:
     """A server answers at the end of its longest wait with what there is; then the rest is asked for. So it is of what
     one request may not ask for: until there are `min_n` each waits, and then the next takes what there is at once."""
-    parts = [_draw(pool, table, min(n, ITEMS_OF_REQUEST), min(min_n, ITEMS_OF_REQUEST), deadline)]
-    drawn = len(parts[0])
-    while drawn < min_n or (drawn < n and len(parts[-1]) == ITEMS_OF_REQUEST):
-        most = min(n - drawn, ITEMS_OF_REQUEST)
+    part, most = _draw(pool, table, n, min_n, deadline)
+    parts, drawn = [part], len(part)
+    while drawn < min_n or (drawn < n and len(parts[-1]) == most):
         try:
             if drawn < min_n:
-                part = _draw(pool, table, most, min(min_n - drawn, ITEMS_OF_REQUEST), deadline)
+                part, most = _draw(pool, table, n - drawn, min_n - drawn, deadline)
             else:
-                part = _draw(pool, table, most, 1, time.monotonic())
+                part, most = _draw(pool, table, n - drawn, 1, time.monotonic())
         except DeadlineExceededError:
             break  # At the deadline there is what there is, as from the server.
         except ConnectionLostError:
@@ -232,7 +231,8 @@ def _draw_at_least(pool: ConnectionPool, table: str, n: int, min_n: int, deadlin
     return parts
 
 
-def _draw(pool: ConnectionPool, table: str, n: int, min_n: int, deadline: float | None) -> SampledBatch:
+def _draw(pool: ConnectionPool, table: str, n: int, min_n: int, deadline: float | None) -> tuple[SampledBatch, int]:
+    """What one request gives, and the most that it may ask for."""
     started = time.monotonic()
     with pool.connection() as connection:
         max_wait_ms = connection.open_session(deadline).max_wait_ms
@@ -247,7 +247,7 @@ def _draw(pool: ConnectionPool, table: str, n: int, min_n: int, deadline: float 
                 if error.detail.get("blocked_by") is None or (deadline is not None and now >= slice_end == deadline):
                     raise with_wait(error, table, now - started) from None
                 continue
-            return sampled_batch(reply)
+            return sampled_batch(reply), most_items(connection)
 
 
 def _ask(
@@ -255,7 +255,7 @@ def _ask(
 ) -> SampleReply:
     def encode(request_id: int) -> list[Any]:
         wait_ms = max(int((slice_end - time.monotonic()) * 1000), 0)
-        return encode_sample(request_id, table, n, min_n, wait_ms)
+        return encode_draw(connection, request_id, table, n, min_n, wait_ms)
 
     def tell(_: float) -> None:
         waited_s = time.monotonic() - started
@@ -265,6 +265,19 @@ def _ask(
     reply = connection.call(what, encode, slice_end, grace_s=GRACE_S, on_wait=tell)
     assert isinstance(reply, SampleReply), "sample is answered by sample"
     return reply
+
+
+def most_items(connection: Connection) -> int:
+    """Items that one request may ask for."""
+    return connection.most("samples", ITEMS_OF_REQUEST)
+
+
+def encode_draw(
+    connection: Connection, request_id: int, table: str, n: int, min_n: int, timeout_ms: int
+) -> list[Buffer]:
+    """A sample request, for less where it may not ask for so much; a call is encoded when the server is known."""
+    most = most_items(connection)
+    return encode_sample(request_id, table, min(n, most), min(min_n, most), timeout_ms)
 
 
 def _why(pool: ConnectionPool, table: str) -> str:

@@ -10,14 +10,17 @@ from numpy.typing import NDArray
 
 from replayd_client.arguments import checked_table
 from replayd_client.batch_rows import priorities_of, priority_numbers
-from replayd_client.connection import Encoder
+from replayd_client.connection import Connection, Encoder
 from replayd_client.errors import DataError
 from replayd_client.messages import PRIORITY_MAX, UpdateReply
 from replayd_client.pool import ConnectionPool
 from replayd_client.wire import encode_update
 
 UPDATE_KEYS = 131_072
-"""Keys of one update request, all that the server's limit `updates` allows; more go in several."""
+"""Keys of one update request, unless the server's limit `updates` is less; more go in several."""
+
+
+_NO_KEYS = np.zeros(0, np.uint64)
 
 
 class MutateResult(NamedTuple):
@@ -38,27 +41,29 @@ def mutate(
     """Delete items, then set priorities. Raises DataError and PriorityError before anything is sent, so a bad value
     never leaves an update of several requests half done."""
     keys, priorities = _updates(checked_table(table), updates)
-    doomed = keys_of(() if deletes is None else deletes)
-    if len(keys) + len(doomed) <= UPDATE_KEYS:
-        reply = _ask(pool, _encode_update(table, keys, priorities, doomed), deadline)
-        return MutateResult(reply.updated, reply.deleted, np.sort(reply.missing))
-    keys, priorities, doomed = _each_once(keys, priorities, doomed)
-    updated = deleted = 0
-    missing: list[NDArray[np.uint64]] = []
-    for start in range(0, len(keys) + len(doomed), UPDATE_KEYS):
-        # Deletes come first: of both in one row, those of this request.
-        delete_part = doomed[start : start + UPDATE_KEYS]
-        low, high = (max(at - len(doomed), 0) for at in (start, start + UPDATE_KEYS))
-        reply = _ask(pool, _encode_update(table, keys[low:high], priorities[low:high], delete_part), deadline)
-        updated += reply.updated
-        deleted += reply.deleted
-        missing.append(reply.missing)
+    doomed = _NO_KEYS if deletes is None else keys_of(deletes)
+    with pool.connection() as connection:
+        connection.open_session(deadline)
+        most = connection.most("updates", UPDATE_KEYS)
+        if len(keys) + len(doomed) <= most:
+            reply = _ask(connection, _encode_update(table, keys, priorities, doomed), deadline)
+            return MutateResult(reply.updated, reply.deleted, np.sort(reply.missing))
+        keys, priorities, doomed = _each_once(keys, priorities, doomed)
+        updated = deleted = 0
+        missing: list[NDArray[np.uint64]] = []
+        for start in range(0, len(keys) + len(doomed), most):
+            # Deletes come first: of both in one row, those of this request.
+            delete_part = doomed[start : start + most]
+            low, high = (max(at - len(doomed), 0) for at in (start, start + most))
+            reply = _ask(connection, _encode_update(table, keys[low:high], priorities[low:high], delete_part), deadline)
+            updated += reply.updated
+            deleted += reply.deleted
+            missing.append(reply.missing)
     return MutateResult(updated, deleted, np.sort(np.concatenate(missing)))
 
 
-def _ask(pool: ConnectionPool, encode: Encoder, deadline: float | None) -> UpdateReply:
-    with pool.connection() as connection:
-        reply = connection.call("update", encode, deadline)
+def _ask(connection: Connection, encode: Encoder, deadline: float | None) -> UpdateReply:
+    reply = connection.call("update", encode, deadline)
     assert isinstance(reply, UpdateReply), "update is answered by update"
     return reply
 
