@@ -54,6 +54,11 @@ class Accounts:
         account = self._accounts.get(peer)
         return Account() if account is None else replace(account)
 
+    def samples_of(self, peer: Peer) -> int:
+        """Samples that a peer waits for."""
+        account = self._accounts.get(peer)
+        return 0 if account is None else account.samples
+
     def check_insert(self, peer: Peer, nbytes: int) -> None:
         """Raise LimitExceeded if one more message would leave the peer's window; one is always allowed."""
         account = self._accounts.get(peer)

@@ -46,7 +46,7 @@ class Payloads:
 
     def fetch(self, places: Int64s, sizes: NDArray[np.integer[Any]]) -> list[Buffer]:
         """These payloads as body frames (protocol.md §4.3): small ones packed, each large one in a frame of its own."""
-        large = np.flatnonzero(places < 0)
+        large = (places < 0).nonzero()[0]
         if len(large) == len(places):
             # 0.1 µs a payload; by way of its span it took 2.5.
             frames = [self._frames[index] for index in (~places).tolist()]

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from fractions import Fraction
+from functools import lru_cache
 
 from replayd.errors import NeverGrantable
 from replayd.limits import DIFF_MAX, MIN_SIZE_MAX, SAMPLES_PER_INSERT_RANGE
@@ -203,13 +204,8 @@ class RateLimiter:
         lifted_without_end = max_times_sampled is not None and max_times_sampled < self.samples_per_insert
         if self.min_diff is None or self.max_diff is None or lifted_without_end:
             return draws
-        rate = Fraction(self.samples_per_insert)
-        by_max_diff = Fraction(math.floor(Fraction(self.max_diff) * rate.denominator), rate.denominator)
         by_expiry = 0 if max_times_sampled is None else (max_times_sampled - 1) * self.min_size_to_sample
-        largest_cursor = max(by_max_diff + by_expiry, rate * self.min_size_to_sample)
-        # The gates compute in floats: a hair is added so that rounding there never grants what was refused here.
-        hair = max(1.0, abs(self.min_diff), float(abs(largest_cursor))) * 1e-12
-        band = max(0, math.floor(largest_cursor - Fraction(self.min_diff) + Fraction(hair)))
+        band = _band(self.samples_per_insert, self.min_size_to_sample, self.min_diff, self.max_diff, by_expiry)
         return band if draws is None else min(band, draws)
 
     def check_grant(self, n: int, max_size: int, max_times_sampled: int | None) -> None:
@@ -343,6 +339,18 @@ def _bound(name: str, value: float | None, unlimited: float) -> float | None:
     if not abs(value) <= DIFF_MAX:
         raise ValueError(f"{name} must be between ±{DIFF_MAX:g} or unlimited, got {value!r}")
     return float(value)
+
+
+@lru_cache(256)
+def _band(samples_per_insert: float, min_size_to_sample: int, min_diff: float, max_diff: float, by_expiry: int) -> int:
+    """How far the largest cursor that can be reached is above min_diff, in whole samples. Asked for each request, and
+    exact: fractions take 60 µs."""
+    rate = Fraction(samples_per_insert)
+    by_max_diff = Fraction(math.floor(Fraction(max_diff) * rate.denominator), rate.denominator)
+    largest_cursor = max(by_max_diff + by_expiry, rate * min_size_to_sample)
+    # The gates compute in floats: a hair is added so that rounding there never grants what was refused here.
+    hair = max(1.0, abs(min_diff), float(abs(largest_cursor))) * 1e-12
+    return max(0, math.floor(largest_cursor - Fraction(min_diff) + Fraction(hair)))
 
 
 def _check_count(n: int) -> None:

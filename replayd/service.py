@@ -434,7 +434,7 @@ class Service:
         self._forget_if_idle(request.peer)
 
     def _forget_if_idle(self, peer: Peer) -> None:
-        if not self._accounts.copy_of(peer).samples:
+        if not self._accounts.samples_of(peer):
             self._quotas.forget(peer)
 
     def validate(self) -> None:

@@ -433,7 +433,7 @@ class Table:
     def _discard(self, slots: Int64s) -> None:
         self.sampler.remove(slots)
         self.remover.remove(slots)
-        windows = self._windows(slots)
+        windows = np.sort(self._windows(slots))  # Sorted once, where each who counts them would.
         self.showing.remove(windows)
         self.largest.remove(self.items.priority[slots])
         self._chunks.release(windows)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
+from numpy.typing import NDArray
 
 from replayd.blobs import check_name, is_uint
 from replayd.errors import BadMessage, BadRequest, PeerError, UnknownOp, UnsupportedVersion, told
@@ -221,34 +222,41 @@ def _items_fields(reply: Sampled | Peeked) -> Fields:
         "v": VERSION,
         "op": "sample" if isinstance(reply, Sampled) else "peek",
         "id": reply.id,
-        "keys": shown.keys.astype("<u8").tobytes(),
-        "priorities": shown.priorities.astype("<f8").tobytes(),
+        "keys": _packed(shown.keys, _U8),
+        "priorities": _packed(shown.priorities, _F8),
     }
     if isinstance(reply, Sampled):
-        fields["probabilities"] = reply.probabilities.astype("<f8").tobytes()
-    fields["times_sampled"] = shown.times_sampled.astype("<u4").tobytes()
+        fields["probabilities"] = _packed(reply.probabilities, _F8)
+    fields["times_sampled"] = _packed(shown.times_sampled, _U4)
     if isinstance(reply, Sampled):
-        fields["table_sizes"] = reply.table_sizes.astype("<u8").tobytes()
+        fields["table_sizes"] = _packed(reply.table_sizes, _U8)
     else:
-        fields["ages_s"] = reply.ages_s.astype("<f8").tobytes()
-        fields["missing"] = reply.missing.astype("<u8").tobytes()
-    fields["chunk"] = shown.chunk.astype("<u4").tobytes()
-    fields["length"] = shown.length.astype("<u4").tobytes()
-    fields["rows"] = shown.rows.astype("<u4").tobytes()
+        fields["ages_s"] = _packed(reply.ages_s, _F8)
+        fields["missing"] = _packed(reply.missing, _U8)
+    fields["chunk"] = _packed(shown.chunk, _U4)
+    fields["length"] = _packed(shown.length, _U4)
+    fields["rows"] = _packed(shown.rows, _U4)
     fields["schemas"] = list(shown.schemas)
     fields["blobs"] = shown.records.tobytes()
     # What has its default is left out.
     if shown.chunks is not None and (shown.chunks != 1).any():
-        fields["chunks"] = shown.chunks.astype("<u4").tobytes()
-    if shown.offset.any():
-        fields["offset"] = shown.offset.astype("<u4").tobytes()
+        fields["chunks"] = _packed(shown.chunks, _U4)
+    if np.count_nonzero(shown.offset):
+        fields["offset"] = _packed(shown.offset, _U4)
     if any(shown.templates):
         fields["templates"] = list(shown.templates)
     if len(shown.templates) > 1:
-        fields["template_of"] = shown.template_of.astype("<u2").tobytes()
+        fields["template_of"] = _packed(shown.template_of, _U2)
     if len(shown.schemas) > 1:
-        fields["schema_of"] = shown.schema_of.astype("<u2").tobytes()
+        fields["schema_of"] = _packed(shown.schema_of, _U2)
     return fields
+
+
+def _packed(values: NDArray[Any], dtype: np.dtype[Any]) -> bytes:
+    return values.astype(dtype, copy=False).tobytes()
+
+
+_U2, _U4, _U8, _F8 = map(np.dtype, ("<u2", "<u4", "<u8", "<f8"))
 
 
 def _pack(fields: Fields) -> bytes:

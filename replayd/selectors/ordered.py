@@ -60,7 +60,7 @@ class Run:
         behind the dead: no entry is read often in vain, wherever in the run the dead ones lie. The sequence of live
         entries stays as it is.
         """
-        width = 2 * wanted + MIN_WINDOW
+        width = wanted + MIN_WINDOW
         while True:
             end = min(self.head + width, stop)
             live = self.alive(stamp_of, self.head, end)
@@ -70,6 +70,7 @@ class Run:
         if live.size >= wanted:
             live = live[:wanted]
             end = int(live[-1]) + 1
+            self.head = int(live[0])
         if end - self.head > 2 * live.size + MIN_WINDOW:
             start = end - live.size
             for column in self.columns:
@@ -132,6 +133,10 @@ class _InsertionOrder(Configured):
         assert all_true(self._stamp_of[slots] != ABSENT), "an absent slot was updated"
 
     def draw(self, n: int, rng: np.random.Generator, room: Slots | None = None) -> Draws:
+        if room is not None and n > 1:
+            slots = self._front(n)
+            if slots.size and all_true(room[slots] == 1):
+                return slots, np.ones(slots.size)
         return draw_in_order(self._front, n, room)
 
     def dump(self) -> State:
