@@ -78,6 +78,8 @@ def _table_lines(table: Mapping[str, Any]) -> Iterator[str]:
         f"{count(limiter['deletes'], 'delete')}"
     )
     yield f"  limiter  {_limiter_text(limiter)}"
+    if "staleness_versions" in table:
+        yield f"  policy   {_policy_text(table['newest_policy_version'], table['staleness_versions'])}"
     if table["paused"]:
         yield f"  paused   {', '.join(table['paused'])}"
     for waiting in table["waiting"]:
@@ -87,6 +89,11 @@ def _table_lines(table: Mapping[str, Any]) -> Iterator[str]:
             f"  waiting  {requests} ({count(waiting['items'], 'item')}{who}), "
             f"the oldest for {waiting['waited_s']:.1f} s: {waiting['why']}"
         )
+
+
+def _policy_text(newest: int, behind: Mapping[str, Any]) -> str:
+    draws = sum(behind["counts"])
+    return f"newest version {newest}" + (f"; draws lag {behind['sum'] / draws:.1f} behind on average" if draws else "")
 
 
 def _limiter_text(limiter: Mapping[str, Any]) -> str:

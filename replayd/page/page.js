@@ -182,6 +182,7 @@ function showTable(card, table) {
     ["Samples per insert", table.limiter.inserts ? `${+(table.limiter.samples / table.limiter.inserts).toPrecision(3)} so far` : "–"],
     ["Evicted without a draw", table.evictions ? `${number(table.evicted_unsampled)} of ${number(table.evictions)} (${percent(table.evicted_unsampled / table.evictions)})` : "nothing evicted"],
     ["Drawn at least once", count(table.unique_samples, "item")],
+    ...(table.staleness_versions ? [["Policy", recentStaleness(table)]] : []),
     ...(table.max_priority === undefined ? [] : [["Largest priority", number(table.max_priority)]]),
     ...(table.extension_faults ? [["Faults of extensions", number(table.extension_faults), true]] : []),
   ]);
@@ -287,6 +288,18 @@ function recentAges(table) {
   return { counts, of: "since the start" };
 }
 
+// "newest version 12, draws 1.5 behind it in the last minute", or since the start where this page is not open for so long.
+function recentStaleness(table) {
+  const all = (of) => of.counts.reduce((a, b) => a + b, 0);
+  const now = table.staleness_versions;
+  const before = aMinuteAgo(table)?.staleness;
+  const draws = all(now) - (before ? all(before) : 0);
+  const newest = `newest version ${number(table.newest_policy_version)}`;
+  if (draws <= 0) return newest;
+  const behind = (now.sum - (before ? before.sum : 0)) / draws;
+  return `${newest}, draws ${+behind.toPrecision(3)} behind it ${before ? "in the last minute" : "since the start"}`;
+}
+
 // What a table said a minute ago, or at least ten seconds; null if this page has not been open for so long.
 function aMinuteAgo(table) {
   const [first, last] = [minute[0], minute[minute.length - 1]];
@@ -303,7 +316,7 @@ function recentWaiting(table) {
 }
 
 function remember(info) {
-  const tables = Object.fromEntries(info.tables.map((table) => [table.name, { ages: table.sample_age_s.counts, blocked: table.blocked_s }]));
+  const tables = Object.fromEntries(info.tables.map((table) => [table.name, { ages: table.sample_age_s.counts, staleness: table.staleness_versions, blocked: table.blocked_s }]));
   minute = [...minute.filter(({ at_s: at }) => at > info.uptime_s - TRAIL_S - 1 && at < info.uptime_s), { at_s: info.uptime_s, tables }];
   if (info.uptime_s <= past.at_s[past.at_s.length - 1]) return;
   past.at_s.push(info.uptime_s);

@@ -32,6 +32,8 @@ def names(start_daemon: StartDaemon) -> set[str]:
     found = set()
     for family in text_string_to_metric_families(get(daemon.http_address, "/metrics")[1]):
         found |= {family.name, f"{family.name}_total"} | {sample.name for sample in family.samples}
+        if family.type == "histogram":
+            found |= {f"{family.name}_{part}" for part in ("bucket", "sum", "count")}
     return found
 
 

@@ -196,6 +196,25 @@ def test_a_full_table_under_way(start_daemon: StartDaemon, browser: Browser, tmp
         photograph(browser, "full")
 
 
+def test_how_far_draws_lag_behind_the_policy_is_told_where_somebody_says_it(
+    start_daemon: StartDaemon, browser: Browser
+) -> None:
+    daemon = start_daemon("--table", "said", "--table", "silent")
+    with Client(daemon.address) as client:
+        with client.batch_writer() as writer:
+            for version in (4, 6):
+                writer.policy_version = version
+                writer.insert({"x": np.zeros((2, 1), np.float32)}, {"said": 1.0, "silent": 1.0})
+                writer.flush()
+        for _ in range(50):
+            client.sample_batch("said", 16)
+        opened(browser, daemon)
+        # Half of the draws are two versions behind.
+        said = wait_for_text(browser, 0, "facts", "newest version 6, draws")
+        assert 0.5 < float(said.split("draws ")[1].split(" behind")[0]) < 1.5
+        assert "since the start" in said
+
+
 def test_a_paused_table(start_daemon: StartDaemon, connect: ConnectPeer, browser: Browser) -> None:
     daemon = start_daemon(*TABLES)
     peer = connect(daemon)

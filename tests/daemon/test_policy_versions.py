@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from replayd.cli import main
 from replayd_client import Client, VectorItem, errors, structured
 from tests.daemon.embedded import fifo
 
@@ -120,6 +122,21 @@ def test_what_is_no_version_is_refused_and_the_last_one_stays(serve: Serve, clie
         with pytest.raises(errors.DataError, match="policy_version must be an integer"):
             writer.policy_version = version
         assert writer.policy_version == 3
+
+
+def test_info_tells_people_the_newest_version_and_how_far_draws_lag_behind(serve: Serve, client_of: ClientOf) -> None:
+    server = serve(fifo("t"), fifo("silent"))
+    client = client_of(server)
+
+    def told() -> list[str]:
+        said = CliRunner().invoke(main, ["info", "--address", server.address]).stdout
+        return [line.strip() for line in said.splitlines() if line.startswith("  policy")]
+
+    assert told() == []
+    by_writer(client)
+    assert told() == ["policy   newest version 12"]
+    client.sample_batch("t", 4)
+    assert told() == ["policy   newest version 12; draws lag 5.0 behind on average"]
 
 
 def test_a_new_version_leaves_an_open_step_open(serve: Serve, client_of: ClientOf) -> None:

@@ -59,3 +59,23 @@ def test_duplicates_orphans_and_what_left_undrawn_are_counted_each_by_its_metric
     assert metrics["replayd_chunk_bytes", ""] == 2 * len(b"abc") + len(b"lonely")
     assert metrics["replayd_table_evictions_total", "t"] == 3
     assert metrics["replayd_table_evicted_unsampled_total", "t"] == 2
+
+
+def test_versions_that_draws_lag_behind_are_a_histogram_of_the_tables_where_one_was_said() -> None:
+    s, writer = service(fifo("said"), fifo("silent")), StreamWriter()
+    requests: list[Request] = [
+        writer.insert([b"x"], [(0, 1)], table="said", policy_version=5),
+        writer.insert([b"x"], [(1, 1)], table="said", policy_version=8),
+        writer.insert([b"x"], [(2, 1)], table="silent"),
+        Sample(1, "said", 2, 2, 60.0),
+        Sample(2, "silent", 1, 1, 60.0),
+    ]
+    for request in requests:
+        assert s.handle("peer", type(request).__name__.lower(), request, 1.0) is None
+    s.drain()
+    metrics = exposed(s, 2.0)
+    name = "replayd_table_sample_staleness_versions"
+    # The oldest, three versions behind, is drawn twice.
+    assert (metrics[f"{name}_count", "said"], metrics[f"{name}_sum", "said"]) == (2, 6)
+    assert metrics["replayd_table_newest_policy_version", "said"] == 8
+    assert not [key for key in metrics if key[1] == "silent" and ("staleness" in key[0] or "policy" in key[0])]
