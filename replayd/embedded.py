@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from replayd.journal import JournalOptions, Mode
 from replayd.keeper import StoreOptions
 from replayd.limits import CHECKPOINT_INTERVAL_S
+from replayd.restoring import RestoreRules
 from replayd.server import Daemon
 from replayd.table import Table
 
@@ -32,8 +33,13 @@ class Server:
     `checkpoint_on_stop`, at the end. `max_bytes`: the most that all tables may hold together, None for no limit; each
     table's `when_full` says what happens then. A context manager; `stop` may be called more than once.
 
-    Raises ValueError for no tables, two of one name or a port that is none, BindError if the port is taken, StoreError
-    and its kinds (`replayd.errors`) if the store cannot be used.
+    A start that would lose something of the store is refused unless that is said to be meant, as by the options of
+    `replayd serve` that are called alike: `shrink_tables` lets items go that are beyond the tables' limits,
+    `drop_removed_tables` those of tables that are not given any more, `allow_empty` puts a store aside that cannot be
+    read. `strict` refuses a store of which a part is damaged; `reset_limiter` lets restored limiters count anew.
+
+    Raises ValueError for no tables, two of one name, a port that is none or such an option without a store, BindError
+    if the port is taken, StoreError and its kinds (`replayd.errors`) if the store cannot be used.
     """
 
     def __init__(
@@ -47,16 +53,27 @@ class Server:
         checkpoint_on_stop: bool = True,
         journal: Mode = "off",
         max_bytes: int | None = None,
+        strict: bool = False,
+        allow_empty: bool = False,
+        reset_limiter: bool = False,
+        drop_removed_tables: bool = False,
+        shrink_tables: bool = False,
     ) -> None:
         if isinstance(tables, Table):
             raise TypeError("a server takes a list of tables, got one table")
         if port is not None and not 0 <= port <= 65535:
             raise ValueError(f"port must be between 0 and 65535, got {port}")
         self._tables = list(tables)
-        kept = JournalOptions(journal)
+        rules, kept = RestoreRules(strict, reset_limiter, drop_removed_tables, shrink_tables), JournalOptions(journal)
         store = None
         if data_dir is not None:
-            store = StoreOptions(Path(data_dir), checkpoint_interval_s, checkpoint_on_stop, journal=kept)
+            path, interval_s = Path(data_dir), checkpoint_interval_s
+            store = StoreOptions(path, interval_s, checkpoint_on_stop, rules, allow_empty, kept)
+        elif allow_empty or rules != RestoreRules():
+            raise ValueError(
+                "strict, allow_empty, reset_limiter, drop_removed_tables and shrink_tables are about a store: give "
+                "data_dir too"
+            )
         listen = f"tcp://127.0.0.1:{0 if port is None else port}"
         self._daemon = Daemon(self._tables, listen, seed=seed, store=store, max_bytes=max_bytes)
         self._daemon.bind()

@@ -155,7 +155,8 @@ class Keeper:
         except StoreUnreadable as error:
             if not self._options.allow_empty:
                 raise StoreUnreadable(
-                    f"{error}; `replayd restore FROM` brings back a copy, --allow-empty begins anew and puts this aside"
+                    f"{error}; `replayd restore FROM` brings back a copy, --allow-empty "
+                    "(`replayd.Server(…, allow_empty=True)`) begins anew and puts this aside"
                 ) from error
             aside = put_aside(path)
             log.error(

@@ -290,7 +290,7 @@ def _tell_beyond(beyond: dict[str, int], service: Service, rules: RestoreRules) 
     if told and not rules.shrink_tables:
         raise StoreMismatch(
             f"{'; '.join(told)}: the next checkpoint would remove them for good; raise the limit in the configuration, "
-            "or give --shrink-tables"
+            "or give --shrink-tables (`replayd.Server(…, shrink_tables=True)`)"
         )
     for (name, gone), story in zip(beyond.items(), told, strict=True):
         log.warning(
@@ -323,7 +323,8 @@ def _compare_tables(state: State, service: Service, rules: RestoreRules) -> None
         if items and not rules.drop_removed_tables:
             raise StoreMismatch(
                 f"table {name!r} has {items} items in the store and is not in the configuration, so the next "
-                "checkpoint would remove them; name the table in the configuration, or give --drop-removed-tables"
+                "checkpoint would remove them; name the table in the configuration, or give --drop-removed-tables "
+                "(`replayd.Server(…, drop_removed_tables=True)`)"
             )
         log.warning(
             "table %r is not in the configuration, so its %d items are left behind: to keep them, stop by a second "
