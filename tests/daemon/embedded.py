@@ -9,8 +9,11 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
+import pytest
+
 import replayd
 from replayd import rate_limiters, selectors
+from replayd.keeper import Keeper
 from replayd_client import Client
 
 DEADLINE_S = 60.0
@@ -32,6 +35,19 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "what was waited for did not come"
         pause.wait(0.005)
+
+
+def hold_loading(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """No store is read before this is set."""
+    go_on = threading.Event()
+    load = Keeper.load
+
+    def held(keeper: Keeper) -> None:
+        assert go_on.wait(DEADLINE_S)
+        load(keeper)
+
+    monkeypatch.setattr(Keeper, "load", held)
+    return go_on
 
 
 def size(client: Client, table: str) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from replayd.board import STOPPING, Board
 from replayd.durability import Progress
-from replayd.keeper import Keeper, StoreOptions
+from replayd.keeper import StoreOptions
 from replayd.notify import Manager, manager_of, status_text
 from replayd.rate_limiters import MinSize
 from replayd.selectors import Fifo, Uniform
@@ -23,7 +23,7 @@ from replayd.service import Service
 from replayd.table import Table
 from replayd_client import Client
 from tests.daemon.conftest import ConnectPeer, StartDaemon
-from tests.daemon.embedded import DEADLINE_S, fifo
+from tests.daemon.embedded import DEADLINE_S, fifo, hold_loading
 from tests.daemon.harness import REPLY_S, run_replayd
 
 STUCK = """
@@ -112,14 +112,7 @@ def test_a_daemon_is_ready_when_it_serves_what_its_store_has(
 def test_a_daemon_whose_store_takes_long_asks_for_patience_until_it_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on = threading.Event()
-    load = Keeper.load
-
-    def held(keeper: Keeper) -> None:
-        assert go_on.wait(DEADLINE_S)
-        load(keeper)
-
-    monkeypatch.setattr(Keeper, "load", held)
+    go_on = hold_loading(monkeypatch)
     listener = Listener(str(tmp_path / "notify"))
     manager = Manager(listener.address)
     store = StoreOptions(tmp_path / "store")

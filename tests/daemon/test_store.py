@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 
 import replayd
-from replayd.keeper import Keeper, StoreOptions
+from replayd.keeper import StoreOptions
 from replayd.server import Daemon
 from replayd.store_files import DATA, MARK
 from replayd_client import Client, errors
 from tests.daemon.conftest import StartDaemon
-from tests.daemon.embedded import DEADLINE_S, fifo, free_port, size, until
+from tests.daemon.embedded import DEADLINE_S, fifo, free_port, hold_loading, size, until
 from tests.daemon.harness import START_S, DaemonProcess, Peer, run_replayd
 
 TABLE = ("--table", "t,sampler=fifo,max_size=100000")
@@ -201,14 +201,7 @@ def test_whoever_asks_while_a_store_is_read_is_told_so_and_then_served(
 ) -> None:
     with replayd.Server([fifo("t")], data_dir=tmp_path) as server, Client(server.address) as client:
         client.insert_batch(rows(0, 10), {"t": 1.0})
-    go_on = threading.Event()
-    load = Keeper.load
-
-    def held(keeper: Keeper) -> None:
-        assert go_on.wait(DEADLINE_S)
-        load(keeper)
-
-    monkeypatch.setattr(Keeper, "load", held)
+    go_on = hold_loading(monkeypatch)
     daemon = Daemon([fifo("t")], "tcp://127.0.0.1:0", store=StoreOptions(tmp_path))
     daemon.bind()
     thread = threading.Thread(target=daemon.run, args=(False,))
