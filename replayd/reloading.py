@@ -15,7 +15,9 @@ from typing import Any
 from replayd.config_choices import PrioritizedSelector
 from replayd.config_faults import ConfigError
 from replayd.config_model import SECTIONS, Config, TableConfig
+from replayd.forecast import memory_warnings
 from replayd.messages import Set
+from replayd.process import limit_bytes
 from replayd.reception import Handler
 
 log = logging.getLogger("replayd")
@@ -62,7 +64,7 @@ class Reloader:
                 # Extensions are made while settings are checked, and they are foreign code.
                 log.exception("settings stay as they are, for they cannot be read again: mend what raises")
                 return None
-        for doubt in dict.fromkeys(str(doubt.message) for doubt in doubts):
+        for doubt in (*dict.fromkeys(str(doubt.message) for doubt in doubts), *memory_warnings(config, limit_bytes())):
             log.warning("%s", doubt)
         return config
 

@@ -265,6 +265,13 @@ def test_every_command_has_an_example_that_begins_as_one_types_it(name: str) -> 
     assert f"  {name}" in said or f"({name}" in said
 
 
+def test_programs_can_read_what_every_command_says_that_says_anything() -> None:
+    # One runs until it is ended, and says where it is in --endpoint-file; what two others print is a program's already.
+    without = {"replayd serve", "replayd default-config", "replayd completion"}
+    takes = {name for name, command in all_commands() if any("--json" in option.opts for option in command.params)}
+    assert takes == {name for name, _ in all_commands()} - without
+
+
 def test_every_exit_code_is_explained() -> None:
     used = {name for path in (ROOT / "replayd").glob("*.py") for name in _codes(path)}
     assert len(used) > 5

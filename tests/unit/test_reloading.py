@@ -160,6 +160,11 @@ def test_what_is_refused_is_told_and_tried_again(reload: Reload, service: Servic
     assert settings(service)["max_size"] == 80
 
 
+def test_tables_that_will_not_fit_any_more_are_warned_of(reload: Reload) -> None:
+    said = reload(TEXT.replace("max_size = 100\n", 'max_size = 100\nmax_bytes = "1KiB"\n'))
+    assert [line for line in said if line.startswith("WARNING table 't': 100 items") and "1 KiB" in line]
+
+
 def test_the_level_of_the_log_changes(path: Path, service: Service) -> None:
     logging.getLogger().setLevel(logging.INFO)
     reloader = Reloader(lambda: read_config(str(path)), read_config(str(path)))
