@@ -213,7 +213,11 @@ def encode(reply: Reply) -> list[Any]:
     if isinstance(reply, Failed):
         error = {"code": reply.code, "message": reply.message, "detail": reply.detail}
         return [_pack({"v": VERSION, "op": reply.op, "id": reply.id, "error": error})]
-    return [_pack({"v": VERSION, "op": reply.op, "id": reply.id, **reply.fields})]
+    fields = {"v": VERSION, "op": reply.op, "id": reply.id, **reply.fields}
+    if reply.op == "update":
+        # As bytes now, or it would be packed twice: 2 µs instead of 10.
+        fields["missing"] = fields["missing"].astype("<u8").tobytes()
+    return [_pack(fields)]
 
 
 def _items_fields(reply: Sampled | Peeked) -> Fields:
