@@ -180,6 +180,12 @@ class OwnWindows:
             return cls(first, is_own, frozenset())
         return cls(np.where(is_own, first, 0), is_own, frozenset(message[~is_own].tolist()))
 
+    @classmethod
+    def of_proven(cls, run: InsertRun) -> OwnWindows:
+        """The same of a run that is like another, whose windows were all in their own messages."""
+        assert run.likeness is not None, "a run that is like another has a likeness"
+        return cls(run.likeness.first[: 0 if run.items is None else len(run.items)], np.zeros(0, np.bool_), frozenset())
+
 
 def check_own_windows(
     items: ItemBatch, batch: ChunkBatch, own: OwnWindows, signatures: Mapping[int, Signature]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replayd.messages import Int64s, Uint64s
-from replayd.slots import Slots, count, distinct, grown
+from replayd.slots import Slots, all_true, count, distinct, grown
 from replayd.state import State
 
 
@@ -47,6 +47,9 @@ class Episodes:
 
         `lasts` is where each stream was, and is moved on; a stream that comes again goes on from where it was before.
         """
+        if len(starts) == 1 and self._goes_on(numbers, lasts[0]):
+            self._chunks[lasts[0].name] += len(numbers)
+            return np.full(len(numbers), lasts[0].name)
         begins = np.empty(len(numbers), np.bool_)
         begins[1:] = numbers[1:] != numbers[:-1]
         ends = [*starts[1:], len(numbers)]
@@ -79,6 +82,12 @@ class Episodes:
         for last in lasts:
             last.serial = int(self._serial[last.name])
         return episodes
+
+    def _goes_on(self, numbers: Uint64s, last: LastEpisode) -> bool:
+        """Whether all these chunks are of a stream's last episode, as they are where none are told apart."""
+        if last.serial < 0 or self._serial[last.name] != last.serial or numbers[0] != last.number:
+            return False
+        return len(numbers) == 1 or all_true(numbers == numbers[0])
 
     def leave(self, episodes: Int64s) -> None:
         """Chunks of these episodes are freed, one entry a chunk."""

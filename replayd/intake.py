@@ -15,7 +15,14 @@ from itertools import pairwise
 import numpy as np
 
 from replayd.accounts import Accounts
-from replayd.admission import OwnWindows, check_capacity, check_chunks, check_items, check_own_windows
+from replayd.admission import (
+    OwnWindows,
+    check_capacity,
+    check_chunks,
+    check_items,
+    check_own_windows,
+    check_priorities,
+)
 from replayd.capacity import REJECT
 from replayd.chunks import ChunkStore
 from replayd.columns import Signature, Template
@@ -23,13 +30,16 @@ from replayd.errors import BadRequest, PeerError, SequenceGap, UnknownTable
 from replayd.interned import Interned
 from replayd.items import Keys
 from replayd.limits import ITEM_BYTES, LEASED_BYTES, STREAMS, WINDOW_BYTES, WINDOW_MESSAGES
-from replayd.messages import Insert, InsertRun, Int64s, ItemBatch, Peer
+from replayd.messages import Insert, InsertRun, Int64s, ItemBatch, Likeness, Peer
 from replayd.pending import ENTER_TOGETHER, PendingInsert
 from replayd.reports import Counters
 from replayd.selectors import Fifo
 from replayd.slots import all_true, total
 from replayd.streams import Stream, Streams, Ticket
 from replayd.table import Table
+
+LIKENESSES = 64
+"""Of runs, the last ones: more than there are forms of the headers of inserts."""
 
 
 class Intake:
@@ -52,6 +62,8 @@ class Intake:
         self._keys = keys
         self._accounts = accounts
         self._counters = counters
+        self._proven: dict[Likeness, None] = {}
+        """What was found right of the windows of messages is right of all that are like them."""
 
     def accept(self, peer: Peer, request: Insert, now: float) -> tuple[Ticket, list[Table]]:
         """Take one message, which is new; its ticket, and the tables at which its items are parked."""
@@ -98,13 +110,16 @@ class Intake:
 
         What it leaves behind is what `accept` would have, message after message.
         """
-        own = OwnWindows.of(run)
+        is_proven = run.likeness is not None and run.likeness in self._proven
+        own = OwnWindows.of_proven(run) if is_proven else OwnWindows.of(run)
         try:
             tables = self._named(run.items)
             lanes = self._plain_lanes(run, own, tables)
             if lanes is None:
                 return None
-            if run.items is not None:
+            if run.items is not None and is_proven:
+                check_priorities(run.items.priority)
+            elif run.items is not None:
                 signatures = _signatures(tables)
                 check_own_windows(run.items, run.chunks, own, signatures)
                 for n in own.reach_back:
@@ -114,15 +129,21 @@ class Intake:
                     check_items(run.items.part(items), stream, batch, self._chunks, signatures)
         except PeerError:
             return None
+        if run.likeness is not None and not is_proven and not own.reach_back:
+            self._proven[run.likeness] = None
+            if len(self._proven) > LIKENESSES:
+                del self._proven[next(iter(self._proven))]
         streams = [self._streams.get(id) or self._streams.open(id, now) for id in lanes.ids]
         counts = run.chunk_ends - run.chunk_starts
         numbers = np.arange(len(run.chunks)) + (run.firsts - run.chunk_starts).repeat(counts)
-        uids = np.array([stream.uid for stream in streams])[lanes.of].repeat(counts)
+        uids: Int64s | int = streams[0].uid
+        if len(streams) > 1:
+            uids = np.array([stream.uid for stream in streams])[lanes.of].repeat(counts)
         slots = self._chunks.add(run.chunks, numbers, uids, self._enter_episodes(run, lanes, streams))
         first_slots = slots[own.first]
         gone = self._extend_streams(run, own, lanes, streams, numbers, slots, first_slots)
         # Last comes who was heard last.
-        for lane in reversed(dict.fromkeys(lanes.of[::-1].tolist())):
+        for lane in reversed(dict.fromkeys(lanes.of[::-1].tolist())) if len(streams) > 1 else (0,):
             self._streams.heard(streams[lane], now)
         key = self._keys.take(0 if run.items is None else len(run.items))
         whole = None
@@ -173,7 +194,8 @@ class Intake:
         ends = numbers + (run.chunk_ends - starts)[order]
         schema_of = run.chunks.schema_of[starts][order]
         goes_on = (seqs[1:] == seqs[:-1] + 1) & (numbers[1:] >= ends[:-1]) & (schema_of[1:] == schema_of[:-1])
-        goes_on[firsts[1:] - 1] = True
+        if len(firsts) > 1:
+            goes_on[firsts[1:] - 1] = True
         if not all_true(goes_on):
             return None
         nbytes = np.add.reduceat(np.add.reduceat(run.chunks.nbytes, starts)[order], firsts).tolist()
@@ -202,7 +224,7 @@ class Intake:
         opened = Counter(run.peers)
         nbytes: dict[Peer, int] = dict.fromkeys(opened, 0)
         if len(opened) == 1:
-            nbytes = dict.fromkeys(opened, int(run.nbytes.sum()))
+            nbytes = dict.fromkeys(opened, total(run.nbytes))
         else:
             for peer, more in zip(run.peers, run.nbytes.tolist(), strict=True):
                 nbytes[peer] += more
@@ -215,6 +237,8 @@ class Intake:
 
     def _enter_episodes(self, run: InsertRun, lanes: _Lanes, streams: Sequence[Stream]) -> Int64s:
         """Names for the chunks of a run. Messages of one stream that follow each other count as one."""
+        if len(streams) == 1:
+            return self._chunks.episodes.enter(run.chunks.episodes, [0], [streams[0].last_episode])
         begins = np.concatenate(([0], (lanes.of[1:] != lanes.of[:-1]).nonzero()[0] + 1))
         lasts = [streams[lane].last_episode for lane in lanes.of[begins].tolist()]
         return self._chunks.episodes.enter(run.chunks.episodes, run.chunk_starts[begins].tolist(), lasts)
@@ -234,13 +258,16 @@ class Intake:
         `numbers` and `slots` are those of the run's chunks. Completes `first_slots`; returns the slots that the streams
         let go of.
         """
-        lane_of = lanes.of.repeat(run.chunk_ends - run.chunk_starts)
+        starts = [0, len(slots)]
         if len(streams) > 1:
+            lane_of = lanes.of.repeat(run.chunk_ends - run.chunk_starts)
             order = lane_of.argsort(kind="stable")
             lane_of, numbers, slots = lane_of[order], numbers[order], slots[order]
-        is_same = lane_of[1:] == lane_of[:-1]
-        follows = is_same & (numbers[1:] == numbers[:-1] + 1)
-        starts = [0, *((~is_same).nonzero()[0] + 1).tolist(), len(slots)]
+            begins = lane_of[1:] != lane_of[:-1]
+            starts = [0, *(begins.nonzero()[0] + 1).tolist(), len(slots)]
+        follows = numbers[1:] == numbers[:-1] + 1
+        if len(streams) > 1:
+            follows &= ~begins
         keep_froms = np.maximum.reduceat(run.keep_froms[lanes.order], lanes.firsts).tolist()
         schema_of = run.chunks.schema_of[run.chunk_starts[lanes.begins]].tolist()
         before: list[int] = []
@@ -260,23 +287,19 @@ class Intake:
         self._chunks.link(before, slots[starts[:-1]], slots[:-1][follows], slots[1:][follows])
         return gone[0] if len(gone) == 1 else np.concatenate(gone)
 
-    def _issue(
-        self, run: InsertRun, lanes: _Lanes, streams: Sequence[Stream], first_key: int, is_in: bool
-    ) -> list[Ticket]:
+    def _issue(self, run: InsertRun, lanes: _Lanes, streams: list[Stream], first_key: int, is_in: bool) -> list[Ticket]:
         """A ticket for each message of a run; with one whose items are in their table already, nobody waits."""
         keys, items = (first_key + run.item_starts).tolist(), (run.item_ends - run.item_starts).tolist()
         nbytes, seqs = run.nbytes.tolist(), run.seqs.tolist()
-        tickets = [
-            Ticket(key, m, size, 0 if is_in else m, [], seq, streams[lane])
-            for key, m, size, seq, lane in zip(keys, items, nbytes, seqs, lanes.of.tolist(), strict=True)
-        ]
+        waiting = [0] * len(run) if is_in else items
+        whose = [streams[lane] for lane in lanes.of.tolist()] if len(streams) > 1 else streams * len(run)
+        tickets = list(map(Ticket, keys, items, nbytes, waiting, [[] for _ in whose], seqs, whose))
         if len(streams) == 1:
-            streams[0].record_all(tickets)
+            streams[0].record_all(seqs, tickets, sum(map(bool, waiting)))
         else:
-            ordered = [tickets[n] for n in np.arange(len(run))[lanes.order].tolist()]
-            stops = [*lanes.firsts[1:].tolist(), len(ordered)]
-            for stream, start, stop in zip(streams, lanes.firsts.tolist(), stops, strict=True):
-                stream.record_all(ordered[start:stop])
+            for stream, lane in zip(streams, lanes.each(), strict=True):
+                mine = [tickets[n] for n in lane]
+                stream.record_all([seqs[n] for n in lane], mine, sum([ticket.waiting > 0 for ticket in mine]))
         if not is_in:
             for peer, id, ticket in zip(run.peers, run.ids, tickets, strict=True):
                 if peer is not None:
@@ -329,15 +352,21 @@ class _Lanes:
 
     @classmethod
     def of_run(cls, run: InsertRun) -> _Lanes:
+        if len(set(run.streams)) == 1:
+            return cls([run.streams[0]], np.zeros(len(run), np.int64), slice(None), np.zeros(1, np.int64), [0])
         begins: dict[bytes, int] = {}
         for n, id in enumerate(run.streams):
             begins.setdefault(id, n)
-        if len(begins) == 1:
-            return cls(list(begins), np.zeros(len(run), np.int64), slice(None), np.zeros(1, np.int64), [0])
         lane_of = dict(zip(begins, range(len(begins)), strict=True))
         of = np.array([lane_of[id] for id in run.streams])
         order = of.argsort(kind="stable")
         return cls(list(begins), of, order, of[order].searchsorted(np.arange(len(begins))), list(begins.values()))
+
+    def each(self) -> list[list[int]]:
+        """The messages of each lane, of which there are several."""
+        ends = [*self.firsts[1:].tolist(), len(self.of)]
+        ordered = self.of.argsort(kind="stable").tolist()
+        return [ordered[start:end] for start, end in zip(self.firsts.tolist(), ends, strict=True)]
 
 
 def _items_of(run: InsertRun) -> list[tuple[int, int]]:

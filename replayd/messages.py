@@ -145,9 +145,20 @@ class InsertRun:
     nbytes: Int64s
     chunks: ChunkBatch
     items: ItemBatch | None
+    likeness: Likeness | None = None
+    """None: each message may say something else."""
 
     def __len__(self) -> int:
         return len(self.peers)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Likeness:
+    """Messages of runs that have the same one say the same of their chunks and windows; they differ in their streams
+    and numbers, in episodes, priorities and payload."""
+
+    first: Int64s
+    """Where each item's window begins among the run's chunks: of as many messages as any run has."""
 
 
 @dataclass(slots=True)

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from replayd.errors import Fault, PeerError
 from replayd.header import Frames
+from replayd.insert_forms import InsertForm, InsertForms, read_alike
 from replayd.insert_reader import cut_large
-from replayd.insert_runs import InsertForm, InsertForms, is_joinable, read_alike, read_run
+from replayd.insert_runs import is_joinable, read_run
 from replayd.messages import Buffer, Insert, Peer, Set
 from replayd.service import Service
 from replayd.wire import Undecodable, Unread, decode_unread, encode_set, read
@@ -77,7 +78,7 @@ class Reception:
         """Handle a message, or let a small insert wait for others of this turn. `asker`: whose it is, where not
         everybody may ask for everything."""
         form = self._forms.of(frames)
-        if form is None or self._joined or not form.suits(peer) or not self._is_alike(form, asker):
+        if form is None or self._joined or not self._is_alike(form, peer, asker):
             self._part_alike(now)
             self._take_unlike(peer, frames, now, asker)
         else:
@@ -131,8 +132,10 @@ class Reception:
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
-    def _is_alike(self, form: InsertForm, asker: Asker | None) -> bool:
+    def _is_alike(self, form: InsertForm, peer: Peer, asker: Asker | None) -> bool:
         """Whether an insert of this form may wait among the others that have not been read."""
+        if peer is not None and not form.has_id:
+            return False
         if self._alike and form.kind != self._alike[0][1].kind:
             return False
         return asker is None or asker.refusal("insert") is None

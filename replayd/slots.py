@@ -110,13 +110,15 @@ def all_true(marks: NDArray[np.bool_]) -> bool:
 
 def total(amounts: NDArray[np.integer[Any]]) -> int:
     """Their sum: of one, which is what small messages have, in 0.1 µs instead of 2.5."""
-    return int(amounts[0]) if len(amounts) == 1 else int(amounts.sum())
+    return int(amounts[0]) if len(amounts) == 1 else int(np.add.reduce(amounts))
 
 
 def distinct(slots: Int64s) -> Int64s:
     """Each slot once. Sorting beats `np.unique`, which hashes: 10 µs against 36 for 256 slots."""
     if is_rising(slots):
         return slots
+    if slots[0] == slots[-1] and all_true(slots == slots[0]):
+        return slots[:1]
     ordered = np.sort(slots)
     once: Int64s = ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
     return once
@@ -173,6 +175,9 @@ def count(counts: NDArray[np.int32], slots: Int64s, change: int) -> None:
     """Add `change` to the count of each slot, as often as it stands there."""
     if len(slots) == 1:
         counts[slots[0]] += change
+    elif len(slots) and slots[0] == slots[-1] and all_true(slots == slots[0]):
+        # As with episodes where none are told apart.
+        counts[slots[0]] += change * len(slots)
     elif is_rising(slots):
         # 30 times as fast as the general way.
         counts[slots] += np.int32(change)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -102,18 +103,19 @@ class Stream:
         self.parked += ticket.waiting > 0
         self._forget_old()
 
-    def record_all(self, tickets: Sequence[Ticket]) -> None:
-        """Messages have been accepted that follow each other."""
-        self.accepted.update([(ticket.seq, ticket) for ticket in tickets])
-        self.next_seq = tickets[-1].seq + 1
-        self.parked += sum([ticket.waiting > 0 for ticket in tickets])
+    def record_all(self, seqs: Sequence[int], tickets: Sequence[Ticket], parked: int) -> None:
+        """Messages of these numbers have been accepted, which follow each other; items of `parked` of them wait."""
+        self.accepted.update(zip(seqs, tickets, strict=True))
+        self.next_seq = seqs[-1] + 1
+        self.parked += parked
         self._forget_old()
 
     def _forget_old(self) -> None:
-        while (oldest := next(iter(self.accepted))) < self.next_seq - WINDOW_MESSAGES.value:
-            left = self.accepted.pop(oldest)
+        least = self.next_seq - WINDOW_MESSAGES.value
+        for old in list(takewhile(least.__gt__, self.accepted)):
+            left = self.accepted.pop(old)
             if left.waiting:
-                self.overdue[oldest] = left
+                self.overdue[old] = left
 
     def settle(self, ticket: Ticket) -> None:
         """All items of a message are in their tables."""

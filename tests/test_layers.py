@@ -71,7 +71,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "waiting",
         "wishes",
     ),
-    "codec": ("blobs", "header", "header_forms", "insert_reader", "insert_runs", "reception", "wire"),
+    "codec": ("blobs", "header", "header_forms", "insert_forms", "insert_reader", "insert_runs", "reception", "wire"),
     "disk": (
         "checkpoints",
         "journal",

@@ -82,12 +82,14 @@ class Run:
 
 def draw_in_order(front: Callable[[int], Slots], n: int, room: Slots | None) -> Draws:
     """Draws for a selector that always takes its first slot; `front(m)` returns the first m in order."""
-    slots = front(1)
-    if n == 0 or slots.size == 0:
+    if n == 0:
+        return nothing()
+    # Where items have room for one draw, as for a remover they have, all n are needed.
+    slots = front(1 if room is None else n)
+    if slots.size == 0:
         return nothing()
     if room is None or room[slots[0]] >= n:
-        return slots.repeat(n), np.ones(n)
-    slots = front(n)
+        return slots[:1].repeat(n), np.ones(n)
     takes = np.minimum(room[slots], n)  # Rooms may be huge; held to n their sum cannot overflow.
     assert (takes >= 1).all(), NO_ROOM
     ends = takes.cumsum()

@@ -121,12 +121,15 @@ class SteadyWriter(Writer):
         self._table = table
         self._faults = faults
         self._has_episodes = chance.random() < 0.5
+        self._has_versions = chance.random() < 0.3
         self._id = chance.choice([0, 120, 250, 65530])
+        self._rows = chance.choice([None, 1, 2, 2])
+        """Of each chunk, if they do not differ."""
 
     def message(self, chance: Random) -> list[bytes]:
         if chance.random() < self._faults:
             return super().message(chance)
-        rows, self._id = chance.randint(1, 3), self._id + 1
+        rows, self._id = self._rows or chance.randint(1, 3), self._id + 1
         fields: dict[str, Any] = {"id": self._id, "v": 1, "op": "insert", "stream": self.stream, "seq": self.seq}
         fields |= {"keep_from": self.number, "first_chunk": self.number, "rows": struct.pack("<I", rows)}
         fields |= {"schemas": [self.schema], "tables": [self._table], "chunk": struct.pack("<Q", self.number)}
@@ -137,10 +140,15 @@ class SteadyWriter(Writer):
         fields["priority"] = struct.pack("<d", chance.choice([0.0, 1.0, 2.5]))
         if self._has_episodes:
             fields["episodes"] = struct.pack("<Q", self.number // 3)
+        if self._has_versions:
+            fields["policy_versions"] = struct.pack(
+                "<Q", chance.choice([7, 8, 1 << 63] if chance.random() < 0.05 else [9])
+            )
         if chance.random() < self._faults:
             wrong = chance.choice(["seq", "chunk", "length", "priority", "rows", "stream", "blobs", "op", "tables"])
             fields[wrong] = {
                 "seq": fields["seq"] + 1, "tables": ["xxxxx"], "op": "sample", "priority": struct.pack("<d", -1.0),
+                "chunk": struct.pack("<Q", max(0, self.number - chance.randint(0, 2))),
             }.get(wrong) or bytes(len(fields[wrong]))  # fmt: skip
         self.seq, self.number = self.seq + 1, self.number + 1
         return [msgpack.packb(fields), chance.randbytes(rows * width)]
