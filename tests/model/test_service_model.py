@@ -36,6 +36,7 @@ from replayd.messages import (
 from replayd.service import Service
 from replayd.table import Table
 from tests.model.naive import NaiveItem, NaiveSample, NaiveServer, NaiveTable
+from tests.model.naive_service import due_first
 from tests.unit.writer import payloads_of
 
 SCHEMA = Schema(b"schema", (Column(("x",), "uint8", ()),))
@@ -336,10 +337,10 @@ class ServiceMachine(RuleBasedStateMachine):
         self.now += seconds
         self.service.tick(self.now)
         replies = dict(self._by_id(self.service.drain()))
-        for name, table in self.naive.items():
-            while due := [s for s in table.pending_samples if s.deadline <= self.now]:
-                self._expire_one(table, min(due, key=lambda s: (s.deadline, s.id)), replies)
-                self._compare_part(replies, self._pump([name]))
+        while due := due_first(self.naive, self.now):
+            name, request = due
+            self._expire_one(self.naive[name], request, replies)
+            self._compare_part(replies, self._pump([name]))
         assert not replies, f"unexpected replies {replies}"
         for which, stream in enumerate(self.streams):
             if stream.seq and stream.heard_at + LEASE_S <= self.now:

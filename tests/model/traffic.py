@@ -1,4 +1,8 @@
-"""Random requests to a service with the tables `a` and `b`: three writers, a learner, an operator, and time."""
+"""Random requests to a service with the tables `a` and `b`: three writers, a learner, an operator, and time.
+
+The operator changes limits too, those in bytes and what is done at them among them; a writer of which a message was
+refused begins anew, as a client does.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,15 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from replayd import capacity
 from replayd.blobs import parse_schema, parse_template
+from replayd.capacity import WHEN_FULL
 from replayd.messages import (
     BLOB_RECORD,
     PEEK_ORDERS,
     ChunkBatch,
     CloseStream,
+    Failed,
     Info,
     Insert,
     ItemBatch,
@@ -110,6 +117,16 @@ class Traffic:
         writer.rows = {number: rows for number, rows in writer.rows.items() if number >= keep_from}
         writer.last = request
         self._ask(service, "writer", request)
+        if self._was_refused(request):
+            self._begin_anew(writer)
+
+    def _was_refused(self, request: Request) -> bool:
+        """Whether the last thing that was said is that there is no room for it."""
+        return any(isinstance(reply, Failed) and reply.id == request.id for _, reply in self.said[-1][3])
+
+    def _begin_anew(self, writer: Writer) -> None:
+        self._serial += 1
+        self._writers[self._writers.index(writer)] = Writer(self._serial.to_bytes(16, "big"))
 
     def _resend(self, service: Service) -> None:
         last = self.random.choice(self._writers).last
@@ -146,6 +163,8 @@ class Traffic:
             "max_size": self.random.randint(5, 30),
             "max_times_sampled": self.random.choice([0, 0, 1, 3]),
             "max_diff": self.random.choice([None, 6.5, 20.0]),
+            "max_bytes": self.random.choice([None, None, capacity.ITEM_BYTES * self.random.randint(4, 20) + 10]),
+            "when_full": self.random.choice(WHEN_FULL),
             "paused_inserts": self.random.random() < 0.25,
             "paused_samples": self.random.random() < 0.25,
         }
@@ -158,8 +177,7 @@ class Traffic:
             self._ask(service, "writer", KeepAlive(self._id(), stream))
             return
         self._ask(service, "writer", CloseStream(self._id(), stream))
-        self._serial += 1
-        self._writers[which] = Writer(self._serial.to_bytes(16, "big"))
+        self._begin_anew(self._writers[which])
 
     def _pause(self, service: Service) -> None:
         self.pass_time(service, self.random.choice([1.0, WAIT_S, 30.0]))
