@@ -47,15 +47,15 @@ class Pick:
     def __len__(self) -> int:
         return len(self.slots)
 
-    def draws_before(self) -> Int64s:
-        """For each item how often it stands before in this pick."""
-        before = np.zeros(len(self), np.int64)
+    def count_draws(self) -> None:
+        """Count these as draws, in these rows alone: each knows how often its item had been drawn with it."""
+        times = self.rows["times_sampled"]
+        times += 1
         if len(self._distinct) < len(self._flat):
             # An item that stands twice shows a chunk that does: few do, and only those need sorting.
             where = self._where if self._counts is None else self._where[self._counts.cumsum() - self._counts]
             repeated = (np.bincount(where)[where] > 1).nonzero()[0]
-            before[repeated] = occurrence(self.slots[repeated])
-        return before
+            times[repeated] += occurrence(self.slots[repeated])
 
     def sendable(self) -> Pick:
         """Of these items, from the first on, as many as one reply takes: to the one with which it reaches a limit.

@@ -57,7 +57,10 @@ class FaultLog:
 
     def tick(self, now: float) -> float | None:
         """Log the counts that are due; when the next one will be, None if all is told."""
-        for kind in self._untold():
+        untold = self._untold()
+        if not untold:
+            return None
+        for kind in untold:
             if now >= kind.silent_until:
                 kind.tell(now)
         return min((kind.silent_until for kind in self._untold()), default=None)

@@ -52,6 +52,11 @@ class Quotas(Generic[Held]):
         """All that waits, in no order that means anything."""
         return [*self._ready, *(each for held in self._held.values() for each in held)]
 
+    @property
+    def holds(self) -> bool:
+        """Whether anything waits."""
+        return bool(self._ready or self._held)
+
     def of(self, peer: Peer) -> Quota:
         """The peer's quota; the same one as long as it has something unread or open."""
         return self._quotas.setdefault(peer, Quota())

@@ -36,7 +36,7 @@ from replayd.messages import Failed, Peeked, Peer, Reply, Sampled
 from replayd.notify import Manager
 from replayd.reception import Handler, Reception
 from replayd.service import Service
-from replayd.sockets import address_of, bound, own_frame, received, send
+from replayd.sockets import address_of, arrived, bound, own_frame, received, send
 from replayd.table import Table
 from replayd.unread import Unread
 from replayd.watch import Watch
@@ -217,7 +217,7 @@ class Daemon:
 
     def _refuse_all(self, keeper: Keeper) -> None:
         error = keeper.loading()
-        for peer, frames in self._arrived():
+        for peer, frames in arrived(self._router, MESSAGES_PER_TURN):
             try:
                 message = read(frames)
             except Undecodable as fault:
@@ -291,8 +291,8 @@ class Daemon:
             self._send_replies()
             self._write_log(now)
             trim_due = self._trimmer.tick(now, self.service.chunks.bytes_in_use) if self._trimmer else None
-            due = _first(due, keeper_due, self._faults.tick(now), trim_due, self._watch.end(now))
-            due = _first(due, self._unread.due(now, self.service.holds_back))
+            unread_due = self._unread.due(now, self.service.holds_back)
+            due = _first(due, keeper_due, self._faults.tick(now), trim_due, unread_due, self._watch.end(now))
 
     def _write_log(self, now: float) -> None:
         while self.service.notices:
@@ -313,22 +313,11 @@ class Daemon:
         self._faults.close(now)
 
     def _take_requests(self, now: float) -> None:
-        for peer, frames in self._arrived():
+        for peer, frames in arrived(self._router, MESSAGES_PER_TURN):
             self._reception.take(peer, frames, now, self._gate.holder(peer, frames[-1]) if self._gate else None)
             if self.service.outbox_bytes >= REPLY_BYTES.value:
                 break
         self._reception.settle(now)
-
-    def _arrived(self) -> Iterator[tuple[Peer, list[Any]]]:
-        """Requests of this turn, as far as they are asked for."""
-        for _ in range(MESSAGES_PER_TURN):
-            try:
-                frames = received(self._router)
-            except zmq.Again:
-                return
-            # A REQ peer puts an empty frame before its message and wants it back.
-            envelope = 2 if len(frames) > 1 and len(frames[1]) == 0 else 1
-            yield tuple(bytes(frame) for frame in frames[:envelope]), frames[envelope:]
 
     def _take_pushes(self, now: float) -> None:
         assert self._pull is not None
@@ -442,7 +431,7 @@ def _listens(poller: zmq.Poller, socket: zmq.Socket[Any], listens: bool, wanted:
 
 
 def _first(*dues: float | None) -> float | None:
-    return min((due for due in dues if due is not None), default=None)
+    return min([due for due in dues if due is not None], default=None)
 
 
 def _wait_ms(due: float | None) -> int | None:

@@ -216,7 +216,7 @@ class Service:
     @property
     def holds_back(self) -> bool:
         """Whether samples wait until their peers have read."""
-        return bool(self._quotas.held)
+        return self._quotas.holds
 
     def stop(self) -> None:
         """Answer everyone who waits with `shutting_down`; nothing is accepted any more."""

@@ -382,8 +382,7 @@ class Table:
         """Up to n draws: as many as can be made before the removals they cause leave too few items. None is counted."""
         slots, probabilities = self.sampler.draw(n, self._rng, self._room.of_sampler if self._room.expires else None)
         pick = Pick(self.items, self._chunks, within_references(self.items, slots))
-        # Each draw knows how often the item had been drawn with it.
-        pick.rows["times_sampled"] += pick.draws_before() + 1
+        pick.count_draws()
         sizes, probabilities = np.full(len(pick), self.size), probabilities[: len(pick)]
         if not self._room.expires:
             return Draws(pick, probabilities, sizes)
