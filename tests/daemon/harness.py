@@ -59,10 +59,10 @@ class DaemonProcess:
     """`replayd serve` on free ports of loopback. Use as a context manager: leaving it ends the process.
 
     `directory` holds its endpoint file and its output; `arguments` are further arguments of `serve`. With
-    `file_decides` the address is that of the configuration file.
+    `file_decides` the address is that of the configuration file. It has `start_s` seconds to listen.
     """
 
-    def __init__(self, directory: Path, *arguments: str, file_decides: bool = False) -> None:
+    def __init__(self, directory: Path, *arguments: str, file_decides: bool = False, start_s: float = START_S) -> None:
         self.endpoint_file = directory / "endpoint.json"
         self._stdout = directory / "stdout.txt"
         self._stderr = directory / "stderr.txt"
@@ -76,7 +76,7 @@ class DaemonProcess:
                 stderr=stderr,
             )
         try:
-            endpoint = self._wait_until_it_listens()
+            endpoint = self._wait_until_it_listens(start_s)
         except BaseException:
             self.kill()
             raise
@@ -85,14 +85,14 @@ class DaemonProcess:
         self.http_address: str | None = endpoint["http"]
         self.pid: int = endpoint["pid"]
 
-    def _wait_until_it_listens(self) -> dict[str, Any]:
-        deadline = time.monotonic() + START_S
+    def _wait_until_it_listens(self, start_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + start_s
         while not self.endpoint_file.exists():
             # Waiting for the process rather than sleeping: if it ends there will be no file.
             try:
                 self.process.wait(timeout=0.01)
             except subprocess.TimeoutExpired:
-                assert time.monotonic() < deadline, f"no endpoint file after {START_S} s\n{self.output()}"
+                assert time.monotonic() < deadline, f"no endpoint file after {start_s} s\n{self.output()}"
             else:
                 raise AssertionError(f"the daemon ended with {self.process.returncode}\n{self.output()}")
         endpoint: dict[str, Any] = json.loads(self.endpoint_file.read_text())
