@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from replayd.compat.reverb import _priorities
 from replayd.compat.reverb._directory import Directory, TableFacts
+from replayd.compat.reverb._following import Follower
 from replayd.compat.reverb._nests import Path
 from replayd.compat.reverb._signatures import ShownColumn, check_steps, check_trajectory
 from replayd.compat.reverb._trajectories import WirePath, rebuilt
@@ -123,6 +124,7 @@ class CellWriter:
         """Steps that are kept of the column that keeps most."""
         self._writer = writer
         self._directory = directory
+        self._follower = Follower(writer, directory)
         self._validate_items = validate_items
         self._most_open = most_open
         """Items that may be created and not confirmed; beyond them `CreateItem` waits."""
@@ -177,17 +179,18 @@ class CellWriter:
             for name, refs, is_squeezed in zip(names or outputs, columns, squeezed, strict=True)
         ]
         facts = self._facts(table)
+        value = _priorities.number(priority)
+        if facts is not None:
+            facts.stored_one(value)
         if self._validate_items and facts is not None and facts.signature is not None:
             (check_steps if whole_steps else check_trajectory)(table, facts.signature, shown)
-        value = _priorities.number(priority)
-        stored = value if facts is None else facts.stored_one(value)
         cells = ([ref.cell for ref in refs] for refs in columns)
         shows = [ReplaydColumn(some, squeeze=flag) for some, flag in zip(cells, squeezed, strict=True)]
         nest = rebuilt(outputs, shows)
         self._is_gated = self._is_gated or (facts is not None and facts.is_gated)
         self._bound_messages()
         with translated():
-            handle = self._writer.create_item(table, stored, nest)
+            handle = self._follower.create_item(self._writer, table, value, nest)
             if self._most_open is not None:
                 self._open.append(handle)
                 while self._open and self._open[0].done:
@@ -295,7 +298,7 @@ class CellWriter:
 
     def _facts(self, table: str) -> TableFacts | None:
         try:
-            return self._directory.table(table)
+            return self._directory.newest().facts.get(table) or self._directory.asked_for(table)
         except RuntimeError as error:
             if self._validate_items:
                 raise ValueError(

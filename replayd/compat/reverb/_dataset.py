@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd.compat.reverb._directory import Directory
+from replayd.compat.reverb._directory import ANSWER_S, Directory
 from replayd.compat.reverb._nests import (
     assert_same_structure,
     flatten,
@@ -144,12 +144,11 @@ class ReverbDataset(Elements):
         return ReplaySample(info, map_structure(lambda spec: spec_of(spec.shape, spec.dtype), self._spec))
 
     def __iter__(self) -> Iterator[ReplaySample]:
-        directory = Directory(ReplaydClient(self._server_address))
-        self._check_signature(directory)
+        self._check_signature(self._items.directory)
         specs = flatten(self._spec)
         items: Iterable[Any] = self._items
         with translated():
-            facts = directory.table(self._table)
+            self._items.directory.table(self._table)
             for item in items:
                 columns = columns_of(item.arrays)
                 if len(columns) != len(specs):
@@ -157,8 +156,7 @@ class ReverbDataset(Elements):
                         f"Inconsistent number of tensors received from table '{self._table}'.  Specification has "
                         f"{len(specs)} tensors, but data coming from the table shows {len(columns)} tensors."
                     )
-                priority = facts.shown(item.info.priority).item()
-                info = numpy_info(SampleInfo(*item.info)._replace(priority=priority))
+                info = numpy_info(SampleInfo(*item.info)._replace(priority=item.priority))
                 for leaves in self._elements(columns, specs, item.squeezed):
                     self._check_element(leaves, specs)
                     # A scalar is none of an array.
@@ -217,6 +215,8 @@ class _Item:
     """A drawn item as it came, with the batch in which it did."""
 
     info: Any
+    priority: float
+    """As it was given."""
     arrays: Sequence[NDArray[Any]]
     batch: SampledBatch
     index: int
@@ -229,13 +229,26 @@ class _Item:
 class _Items(ReplaydDataset):
     """Draws items as they are, and leaves all else to others."""
 
+    def __init__(self, server_address: str, *arguments: Any) -> None:
+        super().__init__(server_address, *arguments)
+        self.directory = Directory(ReplaydClient(server_address))
+
     def _elements(self, info: Any, paths: Any, arrays: Any) -> Any:
         return ((info, arrays),)
 
     def _samples(self, parts: Sequence[SampledBatch]) -> Any:
-        places = ((part, index) for part in parts for index in range(len(part)))
+        # They are of the server that is there now, or was a moment ago.
+        facts = self.directory.table(self._table, ANSWER_S)
+        places = (
+            (part, index, priority)
+            for part in parts
+            for index, priority in enumerate(facts.shown(part.info.priority).tolist())
+        )
         drawn: Iterable[Any] = super()._samples(parts)
-        return [_Item(info, arrays, batch, index) for (info, arrays), (batch, index) in zip(drawn, places, strict=True)]
+        return [
+            _Item(info, priority, arrays, batch, index)
+            for (info, arrays), (batch, index, priority) in zip(drawn, places, strict=True)
+        ]
 
 
 class _Derived(Elements):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from replayd.compat.reverb import _priorities
 from replayd.compat.reverb._cells import CellWriter
-from replayd.compat.reverb._directory import Directory
+from replayd.compat.reverb._directory import ANSWER_S, Directory, Tables
 from replayd.compat.reverb._nests import flatten, flatten_with_path, unflatten_as
 from replayd.compat.reverb._pattern_writer import StructuredWriter
 from replayd.compat.reverb._patterns import Config, reach_of, rules_of
@@ -26,6 +26,7 @@ from replayd.compat.reverb.reverb_types import TableInfo
 from replayd.compat.reverb.trajectory_writer import TrajectoryWriter
 from replayd_client import Client as ReplaydClient
 from replayd_client import errors as replayd_errors
+from replayd_client.batch_rows import priorities_of, rows_of_step
 from replayd_client.sampling import draw
 
 __all__ = ["Client", "Writer"]
@@ -60,17 +61,20 @@ class Client:
         nest, arrays = step_nest(data)
         paths = [path for path, _ in flatten_with_path(data)]
         shown = [ShownColumn(path, array.dtype, (1, *array.shape)) for path, array in zip(paths, arrays, strict=True)]
+        tables = self._directory.tables()
         stored = {}
         for table, priority in priorities.items():
-            try:
-                facts = self._directory.table(table)
-            except RuntimeError as error:
-                raise ValueError(f"Unable to create item in table '{table}': {error}") from None
+            facts = tables.facts.get(table)
+            if facts is None:
+                try:
+                    facts = self._directory.asked_for(table)
+                except RuntimeError as error:
+                    raise ValueError(f"Unable to create item in table '{table}': {error}") from None
             if facts.signature is not None:
                 check_steps(table, facts.signature, shown)
             stored[table] = facts.stored_one(priority)
         with translated():
-            self._client.insert(nest, stored, timeout_ms=None)
+            self._insert(nest, stored, tables)
 
     def writer(
         self,
@@ -206,24 +210,37 @@ class Client:
         writer = self._client.trajectory_writer(keep, chunk_length=chunk_length, validate_items=False, timeout_ms=None)
         return CellWriter(writer, self._directory, keep, validate_items, most_open)
 
+    def _insert(self, nest: Any, stored: dict[str, float], tables: Tables) -> None:
+        """Insert a step with priorities as the server of these tables stores them."""
+        rows = rows_of_step(nest)
+        found = self._client._parts.batches.insert(rows, priorities_of(stored, rows.count), "auto", None)
+        there = self._directory.tables(ANSWER_S)
+        if there.server_id == tables.server_id:
+            return
+        # It waited for a limiter until another server came.
+        for table, priority in stored.items():
+            restored = there.restored(table, [priority], tables)
+            if restored[0] != priority:
+                self._client.mutate_priorities(table, updates=(found[table], restored), timeout_ms=None)
+
     def _sample(self, table: str, count: int, emit_timesteps: bool, unpack: bool) -> Iterator[Any]:
-        structure = None
         try:
             facts = self._directory.table(table)
         except RuntimeError as error:
             if unpack:
                 raise ValueError(f'Could not find table "{table}". {error}') from None
             raise
-        if unpack:
-            structure = facts.signature
         taken = 0
         while taken < count:
             # Half as many as were taken, so that who stops early has wasted little.
             n = min(max(taken // 2, 1), count - taken, MOST_AHEAD)
             with translated():
                 batch = draw(self._client._pool, table, n, 1, None)
+                # Where it waited until another server came, the items are that one's.
+                facts = self._directory.table(table, ANSWER_S)
             info = batch.info
             fields = (info.key, info.probability, info.table_size, facts.shown(info.priority), info.times_sampled)
+            structure = facts.signature if unpack else None
             rows = zip(*(field.tolist() for field in fields), strict=True)
             for row, (_, arrays) in zip(rows, batch, strict=True):
                 taken += 1

@@ -22,7 +22,7 @@ class TimestepDataset(ReverbDataset):
     @staticmethod
     def _of_an_element(signature: Any, directory: Directory) -> Any:
         # The signatures of other daemons are always those of whole items.
-        return signature if directory.is_of_this_package else map_structure(_of_a_step, signature)
+        return signature if directory.tables().is_of_this_package else map_structure(_of_a_step, signature)
 
     @staticmethod
     def _elements(
