@@ -69,6 +69,10 @@ class Quantity:
     def __lt__(self, other: Any) -> Condition:
         return self._compared("<", other)
 
+    def __bool__(self) -> bool:
+        """Raises TypeError: what it is changes from step to step."""
+        raise _no_truth(self)
+
     def __repr__(self) -> str:
         name = self.kind if self.path is None else path_text(self.path)
         return name if self.modulus is None else f"{name} % {self.modulus}"
@@ -126,8 +130,20 @@ class Condition:
             value %= self.quantity.modulus
         return _COMPARISONS[self.comparison](value, self.operand)
 
+    def __bool__(self) -> bool:
+        """Raises TypeError, and so do `and`, `or`, `not` and `a < quantity < b`, which ask for it: without a word they
+        would leave a condition out."""
+        raise _no_truth(self)
+
     def __repr__(self) -> str:
         return f"<Condition {self.quantity} {self.comparison} {self.operand}>"
+
+
+def _no_truth(it: Quantity | Condition) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        f"{it} is neither true nor false before a step is there, so `and`, `or`, `not` and `a < quantity < b` cannot "
+        "join conditions: pass a list of conditions, which must all hold; instead of `not` compare the other way round"
+    )
 
 
 def _integer(value: Any) -> int:

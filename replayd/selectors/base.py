@@ -84,6 +84,10 @@ class Configured(Selector):
     def __hash__(self) -> int:
         return hash(tuple(self.describe().items()))
 
+    def __bool__(self) -> bool:
+        # It is a setting before it holds anything: `sampler or Uniform()` takes the sampler.
+        return True
+
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.describe().items() if name != "kind")
         return f"{type(self).__name__}({settings})"
