@@ -260,8 +260,8 @@ class Prefetcher(Generic[T]):
         return int(bool(self._waiting) and not drawn)
 
     def _worthwhile(self) -> int:
-        """Batches for which there must be credit before more is asked for: half of what may be ahead, so that small
-        batches are drawn several at a time while the other half is being taken."""
+        """Batches for which there must be credit before more is asked for, and which are asked for at once: half of
+        what may be ahead. So small batches are drawn several at a time, while the other half is decoded and taken."""
         return max(min(self._lookahead.batches // 2, ITEMS_PER_REQUEST // self.plan.batch_size), 1)
 
     def _sizes(self, items: int) -> list[int]:

@@ -133,14 +133,36 @@ def test_a_batch_the_table_can_never_grant_whole_comes_as_large_as_it_can(serve:
         next(dataset)
 
 
-def test_small_batches_that_may_be_ahead_are_one_request(serve: Any, client_of: Any) -> None:
+def test_small_batches_that_may_be_ahead_are_two_requests(serve: Any, client_of: Any) -> None:
     client = filled(client_of(serve(fifo("t", max_times_sampled=1))), "t", 64)
     before = client.info()["counters"]["requests"]
     with client.dataset("t", 4, prefetch_batches=16, max_batches=16) as dataset:
         batches = [batch.data["x"][:, 0].tolist() for batch in dataset]
     assert batches == [[*range(start, start + 4)] for start in range(0, 64, 4)]
-    # The session's hello, the sample and this look.
+    # The session's hello, a sample for each half and this look.
     assert client.info()["counters"]["requests"] - before <= 4
+
+
+@pytest.mark.parametrize("ahead", [2, 16])
+def test_the_other_half_is_drawn_while_one_half_is_decoded(ahead: int, serve: Any, client_of: Any) -> None:
+    client = filled(client_of(serve(uniform("t"))), "t", 50)
+    decoding: list[list[int]] = []
+    goes_on = threading.Event()
+
+    def decode(parts: list[Any], sizes: list[int]) -> list[list[int]]:
+        decoding.append(sizes)
+        assert goes_on.wait(DEADLINE_S)
+        return [sizes] * len(sizes)
+
+    plan = prefetcher.Plan("t", 4, min_batch_size=None, prefetch_batches=ahead)
+    with client._dataset(plan, decode) as dataset, ThreadPoolExecutor(1) as learner:
+        taken = learner.submit(next, dataset)
+        try:
+            until(lambda: drawn(client, "t") == 4 * ahead)
+            assert decoding == [[4] * (ahead // 2)]
+        finally:
+            goes_on.set()
+        assert taken.result(DEADLINE_S) == [4] * (ahead // 2)
 
 
 def test_items_beyond_a_whole_batch_are_the_first_of_the_next_one(serve: Any, client_of: Any) -> None:
