@@ -37,6 +37,12 @@ MAX_BLOB_BYTES = (1 << 31) - 1 - 32
 MIN_COMPRESSED_BYTES = 128
 """Below it a column stays raw: a chunk's header is 32 bytes, and the call costs more than sending them."""
 
+BLOCK_BYTES = 512 * 1024
+"""Bytes that are compressed as one, where the rows are not shuffled: the library's own blocks are of one to nine frames
+of a game, and what a frame has in common with those before it is lost at each of their ends. In one block 40 frames of
+Pong, Breakout and Seaquest take 40 to 65 % less, and three quarters of the time to write. Shuffled rows gain nothing.
+"""
+
 WriterCodec = Literal["auto", "raw"]
 """How a writer stores its columns: each compressed where that pays, as `ColumnCodec` finds out; or never."""
 
@@ -290,8 +296,9 @@ class ColumnCodec:
 def _candidates(column: Column) -> tuple[Choice, ...]:
     """Ways that may suit a column, cheapest to decode first.
 
-    Measured on Atari frames, zstd after a difference in time is the smallest and bitshuffle the largest; on floats it
-    is the other way round, and after a difference their upper bytes vanish.
+    Atari frames are smallest as they are, in one block, since zstd finds in earlier frames what stays: 0.5 to 1.5 %,
+    where a difference in time takes a tenth more and twice the time to decode, and bitshuffle several times as much. On
+    floats bitshuffle is better than nothing, and after a difference their upper bytes vanish.
     """
     if column.is_variable:
         return (Choice("zstd"),)
@@ -369,7 +376,9 @@ def _decompress(buffer: bytes | memoryview, codec: int, out: NDArray[np.uint8]) 
 
 
 def _compress(data: NDArray[Any], choice: Choice, itemsize: int) -> bytes | None:
-    stored: bytes = _blosc2().compress2(data, **_compression_settings(choice, itemsize))
+    # 0: the library's choice.
+    block = min(data.nbytes, BLOCK_BYTES) if choice.shuffle == "none" else 0
+    stored: bytes = _blosc2().compress2(data, blocksize=block, **_compression_settings(choice, itemsize))
     # Environment variables override the settings. What our own reader would refuse is never sent.
     return None if _chunk_fault(stored, BLOSC2, data.nbytes) else stored
 
