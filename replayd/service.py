@@ -87,7 +87,10 @@ class Service:
             raise ValueError(f"tables are named twice: {', '.join(twice)}")
         taken = [table.name for table in tables if table.is_bound]
         if taken:
-            raise ValueError(f"tables that already belong to a server: {', '.join(taken)}")
+            raise ValueError(
+                f"tables that already belong to a server, or did: {', '.join(taken)}; Table.replace() makes an empty "
+                "one of the same settings"
+            )
         check_extensions_together({table.name: table.extensions for table in tables})
         self.server_id = server_id
         self.version = version

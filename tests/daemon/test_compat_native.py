@@ -97,6 +97,14 @@ def test_cells_of_several_columns_are_one_column_to_others(serve: Any, client_of
     assert ours.sample_batch("any", 1).data["x"].tolist() == [[0, 1, 11, 12]]
 
 
+def test_a_table_of_a_server_that_ended_says_how_it_is_served_again(serve: Any) -> None:
+    table = fifo("table")
+    serve(table).stop()
+    with pytest.raises(ValueError, match=r"table; Table\.replace\(\)"):
+        serve(table)
+    serve(table.replace())
+
+
 def test_a_server_of_reverb_has_its_tables_and_one_more_for_others(client_of: Any) -> None:
     server = reverb.Server([reverb_fifo("table", signature=reverb.TensorSpec((None,), np.int64))])
     ours = client_of(f"localhost:{server.port}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -91,8 +92,48 @@ def test_a_replacement_of_a_served_table_is_empty_and_may_be_served(serve_compat
 def test_a_table_serves_one_server(serve_compat: Serve) -> None:
     table = limited(reverb.rate_limiters.MinSize(1))
     serve_compat(table)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"table.*replace\(\)"):
         Server([table])
+    # Its own server goes on.
+    insert(serve_compat(table.replace()), 1)
+    assert table.can_insert(1)
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_table_whose_server_ended_is_served_again_empty_and_with_its_settings(is_dropped: bool) -> None:
+    signature = reverb.TensorSpec((None,), np.int64)
+    limiter = reverb.rate_limiters.SampleToInsertRatio(2.0, 3, 50.0)
+    table = reverb.Table(
+        "table", reverb.selectors.Prioritized(0.5), reverb.selectors.Lifo(), 7, limiter, 4, signature=signature
+    )
+    before = table.info
+    for _ in range(3):
+        server = Server([table])
+        client = server.localhost_client()
+        assert table.info == before
+        assert client.server_info()["table"].current_size == 0
+        insert(client, 5)
+        assert len(list(client.sample("table", 3))) == 3
+        if is_dropped:
+            del server
+            gc.collect()
+        else:
+            server.stop()
+        # What it shows stays until it is served again.
+        assert table.info.current_size == 5
+        with pytest.raises(ValueError):
+            Server([table, table])
+        assert table.info.current_size == 5
+
+
+def test_a_table_whose_server_could_not_begin_is_served_by_the_next(serve_compat: Serve) -> None:
+    first, table = (limited(reverb.rate_limiters.MinSize(1)) for _ in range(2))
+    client = serve_compat(first)
+    port = int(client.server_address.rpartition(":")[2])
+    with pytest.raises(ValueError, match=str(port)):
+        Server([table], port)
+    insert(serve_compat(table), 2)
+    assert (table.info.current_size, first.info.current_size) == (2, 0)
 
 
 def test_a_server_picks_a_free_port_and_knows_it(serve_compat: Serve) -> None:

@@ -81,6 +81,7 @@ class Table:
         self._table = ReplaydTable(
             name, _built(sampler), _built(remover), int(max_size), rate_limiter, max_times_sampled=max_times_sampled
         )
+        self._is_left = False
 
     @classmethod
     def queue(
@@ -110,7 +111,7 @@ class Table:
 
     @property
     def internal_table(self) -> ReplaydTable:
-        """replayd's table, which belongs to one server."""
+        """replayd's table, which belongs to one server: the next one that serves this one gets another."""
         return self._table
 
     @property
@@ -163,6 +164,21 @@ class Table:
             f"signature={signature})"
         )
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether a server serves it."""
+        return self._is_served and not self._is_left
+
+    def leave(self) -> None:
+        """Its server has ended. What it shows stays as it is until another one serves it."""
+        self._is_left = True
+
+    def begin(self) -> None:
+        """Before it is served: it is empty, also where a server had it that has ended."""
+        if self._is_left and self._is_served:
+            self._table = self._table.replace()
+        self._is_left = False
+
     def restore_settings(self, saved: Mapping[str, Any]) -> None:
         """Take the settings of a checkpoint, which count for more than the constructor's; the signature is kept apart.
 
@@ -211,10 +227,11 @@ class Server:
 
     `port` None picks a free one. Begins with the newest checkpoint of the `checkpointer`, None: none, and one on a new
     temporary directory. As with the incumbent checkpoints are written when `Client.checkpoint` asks, and at no other
-    time, and settings and signatures of the tables in one replace those given here. Raises ValueError for no tables,
-    for two of one name, for a table that another server has, for a checkpoint with a table that is not given, and for a
-    port that cannot be bound: also one that is taken, where the incumbent would share it; RuntimeError for a checkpoint
-    that cannot be read, and where none can be written.
+    time, and settings and signatures of the tables in one replace those given here. A table whose server has ended may
+    be served again, and begins empty. Raises ValueError for no tables, for two of one name, for a table that a running
+    server has, for a checkpoint with a table that is not given, and for a port that cannot be bound: also one that is
+    taken, where the incumbent would share it; RuntimeError for a checkpoint that cannot be read, and where none can be
+    written.
     """
 
     def __init__(
@@ -231,19 +248,28 @@ class Server:
             raise ValueError(f"Multiple items in tables have the same name: {', '.join(twice)}")
         if port is not None and not 0 <= port <= 65_535:
             raise ValueError(f"{port} is not a port")
+        taken = [table.name for table in tables if table.is_taken]
+        if taken:
+            raise ValueError(f"tables of a server that is running: {', '.join(taken)}; Table.replace() makes new ones")
+        for table in tables:
+            table.begin()
         self._tables = list(tables)
         described = (checkpointer or default_checkpointer()).internal_checkpointer()
         try:
             place = _checkpoints.find_place(described)
             self._take_settings(place.settings())
             self._server = self._started(place.path, port)
-        except BindError as error:
-            raise ValueError(str(error)) from error
-        except StoreError as error:
-            raise RuntimeError(str(error)) from error
+        except BaseException as error:
+            for table in tables:
+                table.leave()
+            if isinstance(error, BindError):
+                raise ValueError(str(error)) from error
+            if isinstance(error, StoreError):
+                raise RuntimeError(str(error)) from error
+            raise
         own_root = Path(described.path) if checkpointer is None else None
         # Also where nobody stops the server: when it is forgotten, or when the program ends.
-        self._end = weakref.finalize(self, _end, self._server, place.path, own_root, os.getpid())
+        self._end = weakref.finalize(self, _end, self._server, self._tables, place.path, own_root, os.getpid())
         self._port = self._server.port
         try:
             _checkpoints.remove_older(place)
@@ -322,7 +348,7 @@ class Server:
             client.insert(np.frombuffer(packed(self.signatures), np.uint8), {REGISTRY: 1.0})
 
 
-def _end(server: ReplaydServer, data_dir: Path, own_root: Path | None, process: int) -> None:
+def _end(server: ReplaydServer, tables: Sequence[Table], data_dir: Path, own_root: Path | None, process: int) -> None:
     """Stop a server that nobody needs any more, and leave nothing behind where there is no checkpoint."""
     # A child that was forked has neither the server nor a say about its files.
     if os.getpid() != process:
@@ -330,6 +356,8 @@ def _end(server: ReplaydServer, data_dir: Path, own_root: Path | None, process: 
     # One that ended by itself has told so already.
     with contextlib.suppress(Exception):
         server.stop()
+    for table in tables:
+        table.leave()
     _checkpoints.remove_if_empty(data_dir)
     if own_root is not None:
         with contextlib.suppress(OSError):
