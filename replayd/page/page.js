@@ -342,6 +342,7 @@ function showCounts(info) {
   const rows = [
     ["Requests", number(counters.requests)],
     ["Refused with an error", number(counters.refused)],
+    ["Connections refused", number(counters.connections_refused), counters.connections_refused],
     ["Replies dropped", number(counters.replies_dropped), counters.replies_dropped],
     ["Replies to peers gone", number(counters.replies_to_the_gone)],
     ["Inserts received twice", number(counters.duplicates)],

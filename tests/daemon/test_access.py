@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -17,7 +18,9 @@ from replayd.cli import main
 from replayd.cli_keys import keys
 from replayd_client import Client
 from replayd_client.errors import AccessDeniedError, DataError
+from tests.daemon.embedded import until
 from tests.daemon.harness import REPLAYD, DaemonProcess, environment, run_replayd
+from tests.daemon.test_http import get
 
 DEADLINE_MS = 20_000
 STEP = {"x": np.zeros(2, np.float32)}
@@ -185,6 +188,8 @@ def test_refused_connections_are_counted_and_told_in_few_lines(door: Doorkeeper,
             with door.client(stranger) as client, pytest.raises(AccessDeniedError):
                 client.server_info(timeout=DEADLINE_MS / 1000)
         assert boss.info()["counters"]["connections_refused"] >= before + 30
+    name = r"^replayd_connections_refused_total (\S+)$"
+    until(lambda: float(re.findall(name, get(door.daemon.http_address, "/metrics")[1], re.M)[0]) >= before + 30)
     assert door.daemon.output().count("refused a connection") < 20
 
 

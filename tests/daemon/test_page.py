@@ -145,6 +145,7 @@ def test_an_idle_daemon(start_daemon: StartDaemon, browser: Browser) -> None:
     assert text(browser, REPLAY, "low") == "samples wait at 400"
     assert text(browser, REPLAY, "high") == "inserts wait at 1200"
     assert text(browser, REPLAY, "ages").endswith("nothing has been drawn yet")
+    assert browser.ask("/Connections refused\\s*0/.test(document.body.textContent)")
     photograph(browser, "idle")
 
 
