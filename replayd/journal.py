@@ -212,14 +212,11 @@ class Journal:
         if was is _Chain.WHOLE:
             self._broken_at = oldest[0] if oldest else time.monotonic()
             self.failures += 1
-            log.error(
-                "the journal is broken: %s; %s until a checkpoint is written, which is tried again and again: see to "
-                "the disk",
-                reason,
-                "inserts are refused" if self._options.mode == "sync" else "a crash would lose all",
-            )
+            self._tell("the journal is broken", reason)
         elif was is _Chain.BEGINNING:
             self._retry_at = time.monotonic() + RETRY_S
+            if self.last_error is None:
+                self._tell("the journal cannot begin", reason)
         self.last_error = reason
         self._posted.clear()
         self._open = Entries(self._open.epoch, self._next)
@@ -232,6 +229,13 @@ class Journal:
                 self._hold(number, peer, reply)
             else:
                 self._ready.append((peer, reply))
+
+    def _tell(self, what: str, reason: str) -> None:
+        log.error(
+            "%s: %s; %s until a checkpoint is written, which is tried again and again: see to the disk",
+            *(what, reason),
+            "inserts are refused" if self._options.mode == "sync" else "a crash would lose all",
+        )
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import random
 import re
-import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import pytest
 
 from replayd_client import Client, errors
 from tests.daemon.conftest import ConnectPeer, StartDaemon
+from tests.daemon.disks import filled, small_disk
 from tests.daemon.embedded import DEADLINE_S, free_port, size, until
 from tests.daemon.harness import DaemonProcess, run_replayd
 from tests.daemon.storm import CONFIG, Ledger, act, emptied, learn, padded
@@ -74,6 +73,7 @@ def test_a_daemon_that_is_killed_at_any_moment_has_what_it_acknowledged_once(tmp
             stop.set()
             for thread in threads:
                 thread.join(2 * DEADLINE_S)
+                assert not thread.is_alive(), "an actor or a learner is stuck"
             assert not faults
             assert client.info()["store"]["replayed_requests"] > 0
             ledger.compare(emptied(client))
@@ -215,22 +215,6 @@ def test_a_daemon_without_a_journal_replays_what_there_is(
 # --- full disks -------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def small_disk(directory: Path, nbytes: int) -> Iterator[Path]:
-    """A file system of so many bytes, where that can be had."""
-    directory.mkdir()
-    mount, umount = shutil.which("mount"), shutil.which("umount")
-    if os.geteuid() != 0 or mount is None or umount is None:
-        pytest.skip("only root can mount a small disk")
-    made = subprocess.run([mount, "-t", "tmpfs", "-o", f"size={nbytes}", "tmpfs", str(directory)], check=False)
-    if made.returncode != 0:
-        pytest.skip("no file system can be mounted here")
-    try:
-        yield directory
-    finally:
-        subprocess.run([umount, "-l", str(directory)], check=True)
-
-
 @pytest.mark.parametrize("mode", ["sync", "interval"])
 def test_on_a_full_disk_nothing_is_acknowledged_that_is_not_durable_and_the_daemon_lives(
     tmp_path: Path, client_of: Callable[[str], Client], mode: str
@@ -244,12 +228,10 @@ def test_on_a_full_disk_nothing_is_acknowledged_that_is_not_durable_and_the_daem
             return daemons.enter_context(DaemonProcess(tmp_path / name, *arguments))
 
         daemon, client = start("first"), client_of(f"127.0.0.1:{port}")
-        ballast = disk / "ballast"
         client.insert_batch(padded(range(10), 50)[:, None], {"t": 1.0})
         acknowledged = 10
-        with pytest.raises(OSError, match="space"), ballast.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
+        room = ExitStack()
+        room.enter_context(filled(disk))
         refused = None
         for n in range(1, 60):
             try:
@@ -272,7 +254,7 @@ def test_on_a_full_disk_nothing_is_acknowledged_that_is_not_durable_and_the_daem
             client.checkpoint()
         assert client.sample_batch("t", 4).info.key.size == 4
         # There is room again: it goes on by itself.
-        ballast.unlink()
+        room.close()
         until(lambda: journal_of(client)["state"] == "whole")
         client.insert_batch(padded(range(1000, 1010), 50)[:, None], {"t": 1.0})
         until(lambda: journal_of(client)["pending_bytes"] == 0)

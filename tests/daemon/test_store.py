@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from replayd.server import Daemon
 from replayd.store_files import DATA, MARK
 from replayd_client import Client, errors
 from tests.daemon.conftest import StartDaemon
+from tests.daemon.disks import small_disk
 from tests.daemon.embedded import DEADLINE_S, fifo, free_port, hold_loading, size, until
 from tests.daemon.harness import START_S, DaemonProcess, Peer, run_replayd
 
@@ -283,27 +284,10 @@ def test_a_last_checkpoint_that_the_disk_does_not_take_is_an_exit_code(
     assert "the last checkpoint is not on the disk" in ended.stderr
 
 
-@contextmanager
-def small_disk(directory: Path, megabytes: int) -> Iterator[Path]:
-    """A file system of its own, where this machine lets us have one."""
-    directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(directory)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except OSError:
-        mounted = False
-    if not mounted:
-        pytest.skip("no file system can be mounted here")
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)
-
-
 def test_a_daemon_lives_through_a_full_disk(
     start_daemon: StartDaemon, client_of: Callable[[str], Client], tmp_path: Path
 ) -> None:
-    with small_disk(tmp_path / "disk", 60) as disk:
+    with small_disk(tmp_path / "disk", 60 << 20) as disk:
         daemon = start_daemon(*TABLE, "--data-dir", str(disk / "data"))
         client = client_of(daemon.address)
         client.insert_batch(rows(0, 1000), {"t": 1.0})
