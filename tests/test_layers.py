@@ -82,6 +82,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "store",
         "store_blocks",
         "store_copies",
+        "store_files",
         "store_format",
         "store_writer",
     ),
