@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -184,3 +185,90 @@ def test_an_unknown_table_is_named_in_reverbs_words(client: reverb.Client) -> No
             call()
     with pytest.raises(ValueError, match='^Could not find table "nowhere"'):
         next(client.sample("nowhere", unpack_as_table_signature=True))
+
+
+def trajectory(client: reverb.Client, *, validate_items: bool) -> Any:
+    writer = client.trajectory_writer(1, validate_items=validate_items)
+    writer.append([1])
+    writer.create_item("nowhere", 1.0, [writer.history[0][:]])
+    return writer
+
+
+def structured(client: reverb.Client) -> Any:
+    step = reverb.structured.create_reference_step([None])
+    writer = client.structured_writer([reverb.structured.create_config([step[0][-1:]], "nowhere")])
+    writer.append([1])
+    return writer
+
+
+def legacy(client: reverb.Client) -> None:
+    writer = client.writer(1)
+    writer.append(1)
+    writer.create_item("nowhere", 1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"),
+    [
+        (lambda client: next(client.sample("nowhere")), RuntimeError, "Priority table nowhere was not found; "),
+        (lambda client: client.reset("nowhere"), RuntimeError, "Priority table nowhere was not found; "),
+        (lambda client: client.mutate_priorities("nowhere", {1: 1.0}), RuntimeError, "Priority table nowhere was not "),
+        (lambda client: trajectory(client, validate_items=False).flush(), RuntimeError, "Priority table nowhere was "),
+        (lambda client: structured(client).end_episode(), RuntimeError, "Priority table nowhere was not found; "),
+        (
+            lambda client: trajectory(client, validate_items=True),
+            ValueError,
+            "Unable to create item in table 'nowhere'",
+        ),
+        (legacy, ValueError, "Unable to find signatures for table 'nowhere' in signature cache.  Available tables: ['"),
+        (
+            lambda client: client.insert(1, {"table": 1.0, "nowhere": 1.0}),
+            ValueError,
+            "Unable to find signatures for table 'nowhere' in signature cache.  Available tables: ['queue', 'table'].",
+        ),
+        (lambda client: next(client.sample("nowhere", unpack_as_table_signature=True)), ValueError, "Could not find "),
+        (
+            lambda client: reverb.TrajectoryDataset.from_table_signature(client.server_address, "nowhere", 1),
+            ValueError,
+            "Server at localhost:",
+        ),
+        (
+            lambda client: next(iter(reverb.TimestepDataset(client.server_address, "nowhere", np.int8, (), 1))),
+            RuntimeError,
+            "Priority table nowhere was not found; ",
+        ),
+    ],
+)
+def test_who_names_an_unknown_table_is_told_those_there_are_and_none_of_the_servers_own(
+    client: reverb.Client, call: Any, kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        call(client)
+    said = str(caught.value)
+    assert said.startswith(text)
+    assert "queue, table" in said.replace("'", "")
+    assert "~" not in said
+    assert size(client, "table") == 0
+    # As from a worker process.
+    assert str(pickle.loads(pickle.dumps(caught.value))) == said  # noqa: S301 - our own bytes
+
+
+@pytest.mark.parametrize("make", [lambda client: trajectory(client, validate_items=False), structured])
+def test_a_writer_that_named_an_unknown_table_says_so_at_every_call_and_may_be_closed(
+    client: reverb.Client, make: Any
+) -> None:
+    writer = make(client)
+    calls = [lambda: writer.flush(), lambda: writer.append([2]), lambda: writer.end_episode()]
+    if isinstance(writer, reverb.TrajectoryWriter):
+        calls.append(lambda: writer.create_item("table", 1.0, [writer.history[0][-1:]]))
+    for call in (*calls, *calls):
+        with pytest.raises(RuntimeError, match="^Priority table nowhere was not found"):
+            call()
+    if isinstance(writer, reverb.TrajectoryWriter):
+        writer.close()
+    assert size(client, "table") == 0
+    # Another writer is another one.
+    with client.trajectory_writer(1, validate_items=False) as other:
+        other.append([1])
+        other.create_item("table", 1.0, [other.history[0][:]])
+    assert size(client, "table") == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
 import pickle
 import subprocess
@@ -21,6 +23,7 @@ from replayd.compat.reverb.platform import checkpointers_lib
 from replayd.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from replayd.compat.reverb.timestep_dataset import TimestepDataset
 from replayd.compat.reverb.trajectory_dataset import TrajectoryDataset
+from tests.unit.test_public_names import modules_of, unexplained
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,6 +78,22 @@ def test_another_reverb_is_not_pushed_aside() -> None:
 )  # fmt: skip
 def test_the_package_has_the_names_of_the_incumbent(name: str) -> None:
     assert hasattr(reverb, name)
+
+
+@pytest.mark.parametrize("name", modules_of(reverb))
+def test_everything_that_a_module_shows_is_explained(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__
+    # Also what it has from a private module: users find it here.
+    public = [each for each in getattr(module, "__all__", vars(module)) if each[0] != "_"]
+    own = [thing for each in public if is_ours(thing := getattr(module, each))]
+    assert [each for thing in own if inspect.isclass(thing) for each in unexplained(thing)] == []
+    assert [thing.__name__ for thing in own if not inspect.getdoc(thing)] == []
+
+
+def is_ours(thing: Any) -> bool:
+    is_made = inspect.isclass(thing) or inspect.isfunction(thing)
+    return is_made and thing.__module__.split(".")[0] in ("replayd", "replayd_client")
 
 
 def test_the_errors_are_their_own() -> None:

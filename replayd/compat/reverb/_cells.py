@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd.compat.reverb import _priorities
-from replayd.compat.reverb._directory import Directory, TableFacts
+from replayd.compat.reverb._directory import Directory, TableFacts, UnknownTable
 from replayd.compat.reverb._following import Follower
 from replayd.compat.reverb._nests import Path
 from replayd.compat.reverb._signatures import ShownColumn, check_steps, check_trajectory
@@ -78,6 +78,7 @@ class WeakCellRef:
 
     @property
     def expired(self) -> bool:
+        """Whether its writer no longer keeps the value."""
         return self.cell.row < self.cell.log.oldest_row
 
     def numpy(self) -> Any:
@@ -129,6 +130,8 @@ class CellWriter:
         self._most_open = most_open
         """Items that may be created and not confirmed; beyond them `CreateItem` waits."""
         self._open: deque[ItemHandle] = deque()
+        self._unknown: UnknownTable | None = None
+        """What an item met that was sent; nothing more is."""
         self._is_gated = False
         self._counts_items = most_open is not None
         self._is_flushed = False
@@ -178,7 +181,7 @@ class CellWriter:
             _shown(name, refs, is_squeezed)
             for name, refs, is_squeezed in zip(names or outputs, columns, squeezed, strict=True)
         ]
-        facts = self._facts(table)
+        facts = self._facts(table, whole_steps)
         value = _priorities.number(priority)
         if facts is not None:
             facts.stored_one(value)
@@ -189,7 +192,7 @@ class CellWriter:
         nest = rebuilt(outputs, shows)
         self._is_gated = self._is_gated or (facts is not None and facts.is_gated)
         self._bound_messages()
-        with translated():
+        with self._sending():
             handle = self._follower.create_item(self._writer, table, value, nest)
             if self._most_open is not None:
                 self._open.append(handle)
@@ -209,7 +212,7 @@ class CellWriter:
         self._bound_messages()
         self._is_flushed = True
         self._split_open_step(block_until_num_items)
-        with translated(f"Flush call did not complete within provided timeout of {_duration(timeout)}"):
+        with self._sending(f"Flush call did not complete within provided timeout of {_duration(timeout)}"):
             self._writer.flush(block_until_num_items, timeout_ms=timeout)
         self._cells_in_chunk.clear()
 
@@ -217,7 +220,7 @@ class CellWriter:
         """Flush and begin a new episode. No timeout: None, and below 0. On an error nothing changes."""
         timeout = timeout_ms if timeout_ms is not None and timeout_ms >= 0 else None
         self._bound_messages()
-        with translated(f"End episode call did not complete within provided timeout of {_duration(timeout)}"):
+        with self._sending(f"End episode call did not complete within provided timeout of {_duration(timeout)}"):
             self._writer.end_episode(clear_buffers, timeout_ms=timeout)
         self._cells_in_chunk.clear()
         self._episode_steps = 0
@@ -254,7 +257,7 @@ class CellWriter:
         cells: Sequence[Any] = ()
         # A step without any value is no row; nor is its end, if what it has is in rows already.
         if columns or self._writer.step_is_open:
-            with translated():
+            with self._sending():
                 cells = self._writer.append(row, partial_step=partial_step)
         # Nothing below fails.
         self._stored = stored
@@ -287,7 +290,7 @@ class CellWriter:
         while self._splits and self._splits[0] <= self._steps - self.max_num_keep_alive_refs:
             self._splits.popleft()
         rows = self.max_num_keep_alive_refs + len(self._splits)
-        with translated():
+        with self._sending():
             self._writer.configure((), num_keep_alive_refs=rows, max_chunk_length=max_chunk_length)
 
     def _bound_messages(self) -> None:
@@ -296,16 +299,40 @@ class CellWriter:
         alone = self._is_gated and counts and core.open_items < ALONE_ITEMS
         core.log.message_items = 1 if alone else self._message_items
 
-    def _facts(self, table: str) -> TableFacts | None:
+    def _facts(self, table: str, whole_steps: bool) -> TableFacts | None:
         try:
             return self._directory.newest().facts.get(table) or self._directory.asked_for(table)
-        except RuntimeError as error:
+        except UnknownTable as error:
+            if self._validate_items and whole_steps:
+                raise unknown_to_writers(table, error) from None
             if self._validate_items:
                 raise ValueError(
                     f"Unable to create item in table '{table}' since the table could not be found: {error}"
                 ) from None
-            # Without validation the server says so, to the next call that waits.
+            # Without validation the server says so, to all calls that come later.
             return None
+
+    @contextlib.contextmanager
+    def _sending(self, overdue: str = "") -> Iterator[None]:
+        """As `translated`; once an item was of an unknown table, everything says so, as the incumbent's writers do."""
+        self._check_tables()
+        try:
+            with translated(overdue):
+                yield
+        except UnknownTable as error:
+            self._unknown = error
+            raise
+
+    def _check_tables(self) -> None:
+        if self._unknown is not None:
+            raise RuntimeError(str(self._unknown))
+
+
+def unknown_to_writers(table: str, error: UnknownTable) -> ValueError:
+    """What the incumbent's legacy writers, and its inserts, say of a table that is not there."""
+    return ValueError(
+        f"Unable to find signatures for table '{table}' in signature cache.  Available tables: {error.tables}."
+    )
 
 
 def with_paths(error: ValueError, paths: Sequence[Path]) -> ValueError:

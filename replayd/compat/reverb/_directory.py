@@ -9,7 +9,7 @@ they are.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
@@ -59,6 +59,19 @@ class TableFacts:
     def shown(self, stored: Any) -> NDArray[np.float64]:
         """Priorities as they were given."""
         return _priorities.decode(stored) if self.is_signed else np.asarray(stored, np.float64)
+
+
+class UnknownTable(RuntimeError):
+    """There is no table of this name on the server."""
+
+    def __init__(self, name: str, tables: Iterable[str]) -> None:
+        self.tables = sorted(table for table in tables if table != REGISTRY)
+        """Those there are."""
+        self._name = name
+        super().__init__(f"Priority table {name} was not found; there are: {', '.join(self.tables)}")
+
+    def __reduce__(self) -> tuple[type[UnknownTable], tuple[str, list[str]]]:
+        return type(self), (self._name, self.tables)
 
 
 class LocalTables(Protocol):
@@ -158,14 +171,14 @@ class Directory:
         return known if known.server_id == server_id else None
 
     def table(self, name: str, within_s: float | None = None) -> TableFacts:
-        """Waits as `tables` does. Raises RuntimeError if there is no such table, after asking the server once more."""
+        """Waits as `tables` does. Raises UnknownTable, after asking the server once more."""
         return self.tables(within_s).facts.get(name) or self.asked_for(name)
 
     def asked_for(self, name: str) -> TableFacts:
-        """A table that was not there when the server was asked last. Raises RuntimeError if it still is not."""
+        """A table that was not there when the server was asked last. Raises UnknownTable if it still is not."""
         facts = self._asked(None).facts
         if name not in facts:
-            raise RuntimeError(f"Priority table {name} was not found; there are: {', '.join(sorted(facts))}")
+            raise UnknownTable(name, facts)
         return facts[name]
 
     def _asked(self, within_s: float | None) -> Tables:

@@ -32,6 +32,7 @@ def flatten_with_path(nest: Any) -> list[tuple[Path, Any]]:
 
 
 def flatten(nest: Any) -> list[Any]:
+    """The leaves, in the order of their paths."""
     return [leaf for _, leaf in flatten_with_path(nest)]
 
 
@@ -42,6 +43,7 @@ def map_structure(function: Callable[..., Any], nest: Any, *others: Any) -> Any:
 
 
 def map_structure_with_path(function: Callable[[Path, Any], Any], nest: Any) -> Any:
+    """A nest of the same shape: what the function makes of each leaf and its path."""
     return unflatten_as(nest, [function(path, leaf) for path, leaf in flatten_with_path(nest)])
 
 

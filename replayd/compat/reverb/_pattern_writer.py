@@ -113,6 +113,7 @@ class PatternMatcher:
         self._cell_is_open = False
 
     def append(self, data: Any, partial_step: bool) -> None:
+        """Take a step, or a part of one, and apply what applies. Raises as `StructuredWriter.append` does."""
         pairs = flatten_with_path(data)
         if self._leaves is not None and len(pairs) != self._leaves:
             raise ValueError(f"Flattened data has an unexpected length, got {len(pairs)} but wanted {self._leaves}.")
@@ -143,6 +144,7 @@ class PatternMatcher:
         self._apply(is_end_episode=True)
 
     def begin_episode(self, clear_buffers: bool) -> None:
+        """Count steps from 0 again; with `clear_buffers` no pattern shows any from before."""
         self.step_is_open = self._cell_is_open = False
         self._step_index = -1
         for applied in self._applied:

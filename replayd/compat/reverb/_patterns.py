@@ -206,6 +206,7 @@ class Rule:
 
     @property
     def reach(self) -> int:
+        """Steps that must be there before it is applied."""
         return max(-window.places.start for window in self.windows)
 
     def priority(self, columns: Sequence[Sequence[Any]]) -> float:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd.compat.reverb import _priorities
-from replayd.compat.reverb._cells import CellWriter
-from replayd.compat.reverb._directory import ANSWER_S, Directory, Tables
+from replayd.compat.reverb._cells import CellWriter, unknown_to_writers
+from replayd.compat.reverb._directory import ANSWER_S, Directory, Tables, UnknownTable
 from replayd.compat.reverb._nests import flatten, flatten_with_path, unflatten_as
 from replayd.compat.reverb._pattern_writer import StructuredWriter
 from replayd.compat.reverb._patterns import Config, reach_of, rules_of
@@ -68,8 +68,8 @@ class Client:
             if facts is None:
                 try:
                     facts = self._directory.asked_for(table)
-                except RuntimeError as error:
-                    raise ValueError(f"Unable to create item in table '{table}': {error}") from None
+                except UnknownTable as error:
+                    raise unknown_to_writers(table, error) from None
             if facts.signature is not None:
                 check_steps(table, facts.signature, shown)
             stored[table] = facts.stored_one(priority)
@@ -226,7 +226,7 @@ class Client:
     def _sample(self, table: str, count: int, emit_timesteps: bool, unpack: bool) -> Iterator[Any]:
         try:
             facts = self._directory.table(table)
-        except RuntimeError as error:
+        except UnknownTable as error:
             if unpack:
                 raise ValueError(f'Could not find table "{table}". {error}') from None
             raise

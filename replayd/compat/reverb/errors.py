@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from replayd.compat.reverb._directory import UnknownTable
 from replayd_client import errors as replayd_errors
 
 
@@ -25,7 +26,7 @@ def translated(overdue: str = "") -> Iterator[None]:
     """Within it replayd's errors arrive as the incumbent's users expect them, with replayd's text.
 
     A deadline that passed and a server that was not there in time are DeadlineExceededError: without a timeout of the
-    caller's neither is raised at all. `overdue` is what its text begins with. An unknown table is a RuntimeError here;
+    caller's neither is raised at all. `overdue` is what its text begins with. An unknown table is UnknownTable here;
     where it is a bad argument, who checks arguments says so before.
     """
     try:
@@ -33,7 +34,7 @@ def translated(overdue: str = "") -> Iterator[None]:
     except (replayd_errors.DeadlineExceededError, replayd_errors.ConnectionLostError) as error:
         raise DeadlineExceededError(f"{overdue}: {error}" if overdue else str(error)) from error
     except replayd_errors.UnknownTableError as error:
-        raise RuntimeError(f"Priority table {error.detail.get('table', '')} was not found: {error}") from error
+        raise UnknownTable(error.detail.get("table", ""), error.detail.get("tables", ())) from error
     except replayd_errors.ReplaydError as error:
         # The others are a ValueError or a RuntimeError already; what is neither cannot be put right by the caller.
         if isinstance(error, (ValueError, RuntimeError)):
