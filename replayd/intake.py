@@ -221,11 +221,10 @@ class Intake:
 
     def _fit_windows(self, run: InsertRun) -> bool:
         """Whether each peer may leave so many messages and bytes unacknowledged, if all of them have to wait."""
-        opened = Counter(run.peers)
-        nbytes: dict[Peer, int] = dict.fromkeys(opened, 0)
-        if len(opened) == 1:
-            nbytes = dict.fromkeys(opened, total(run.nbytes))
-        else:
+        opened: dict[Peer, int] = dict.fromkeys(run.peers, len(run))
+        nbytes = dict.fromkeys(opened, total(run.nbytes))
+        if len(opened) > 1:
+            opened, nbytes = Counter(run.peers), dict.fromkeys(opened, 0)
             for peer, more in zip(run.peers, run.nbytes.tolist(), strict=True):
                 nbytes[peer] += more
         for peer, messages in opened.items():
@@ -268,7 +267,9 @@ class Intake:
         follows = numbers[1:] == numbers[:-1] + 1
         if len(streams) > 1:
             follows &= ~begins
-        keep_froms = np.maximum.reduceat(run.keep_froms[lanes.order], lanes.firsts).tolist()
+        keep_froms = [int(run.keep_froms.max())]
+        if len(streams) > 1:
+            keep_froms = np.maximum.reduceat(run.keep_froms[lanes.order], lanes.firsts).tolist()
         schema_of = run.chunks.schema_of[run.chunk_starts[lanes.begins]].tolist()
         before: list[int] = []
         gone: list[Int64s] = []
@@ -311,9 +312,9 @@ class Intake:
 
     def _hold(self, items: ItemBatch, first: Int64s, ticket: Ticket, now: float) -> PendingInsert:
         """Hold what the items show; all of them as one that can be parked, with keys from the ticket's first one on."""
-        self._chunks.hold(self._chunks.windows(first, items.chunks))
+        self._chunks.hold(first if items.longest == 1 else self._chunks.windows(first, items.chunks))
         if len(items.templates) == 1:
-            ids = np.full(len(items), self._templates.hold(items.templates[0], len(items)), np.int64)
+            ids = np.array([self._templates.hold(items.templates[0], len(items))]).repeat(len(items))
         else:
             holders = np.bincount(items.template_of, minlength=len(items.templates)).tolist()
             held = [self._templates.hold(t, n) if n else -1 for t, n in zip(items.templates, holders, strict=True)]

@@ -44,7 +44,7 @@ from replayd.wire import Undecodable, encode, read
 
 log = logging.getLogger("replayd")
 
-MESSAGES_PER_TURN = 100
+MESSAGES_PER_TURN = 128
 """Messages taken from one socket before replies are sent, fewer when those are large: bounds how long a busy peer
 delays the others' replies, and how much waits in memory."""
 

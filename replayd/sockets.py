@@ -166,9 +166,9 @@ def received(socket: zmq.Socket[Any]) -> list[Any]:
     Each frame tells whether another follows: `recv_multipart` asks the socket for that, which doubles the time a frame
     takes (4.7 µs against 2.1).
     """
-    frames: list[Any] = [socket.recv(zmq.NOBLOCK, copy=False)]
+    frames: list[Any] = [socket.recv(_LAST, copy=False)]
     while frames[-1].more:
-        frames.append(socket.recv(copy=False))
+        frames.append(socket.recv(_LAST, copy=False))
     return frames
 
 
@@ -179,12 +179,16 @@ def arrived(router: zmq.Socket[Any], most: int) -> Iterator[tuple[Peer, list[Any
         if number == 1 and not int(router.getsockopt(zmq.EVENTS)) & _READABLE:
             return
         try:
-            frames = received(router)
+            # libzmq puts the sender's name before each message; as bytes it takes 2 µs less than as a frame.
+            sender = router.recv(_LAST)
         except zmq.Again:
             return
+        frames = received(router)
         # A REQ peer puts an empty frame before its message and wants it back.
-        envelope = 2 if len(frames) > 1 and len(frames[1]) == 0 else 1
-        yield tuple([bytes(frame) for frame in frames[:envelope]]), frames[envelope:]
+        if len(frames) > 1 and len(frames[0]) == 0:
+            yield (sender, b""), frames[1:]
+        else:
+            yield (sender,), frames
 
 
 def send(socket: zmq.Socket[Any], frames: Sequence[Any]) -> None:

@@ -10,14 +10,17 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgpack
 import numpy as np
 import pytest
+import zmq
 from click.testing import CliRunner
 
 from replayd.cli import main
 from replayd.cli_keys import keys
 from replayd_client import Client
 from replayd_client.errors import AccessDeniedError, DataError
+from replayd_client.keys import read_keys
 from tests.daemon.embedded import until
 from tests.daemon.harness import REPLAYD, DaemonProcess, environment, run_replayd
 from tests.daemon.test_http import get
@@ -178,6 +181,20 @@ def test_what_a_revoked_key_waits_for_is_not_given_to_it(door: Doorkeeper) -> No
         boss.insert(STEP, {"replay": 1.0}, DEADLINE_MS)
         waiter.join(DEADLINE_MS / 1000)
         assert [type(error) for error in raised] == [AccessDeniedError]
+
+
+@pytest.mark.parametrize("frames", [[b""], [b"", b""], [b"", b"", b""]], ids=len)
+def test_a_message_of_empty_frames_is_refused_to_who_has_a_key(door: Doorkeeper, frames: list[bytes]) -> None:
+    shown = read_keys(door.directory / "boss.key")
+    assert shown is not None
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.curve_publickey, dealer.curve_secretkey = shown.public.encode(), shown.secret.encode()
+        dealer.curve_serverkey = shown.server.encode()
+        dealer.connect(door.daemon.address)
+        dealer.send_multipart(frames)
+        assert dealer.poll(DEADLINE_MS), "the daemon says nothing"
+        assert msgpack.unpackb(dealer.recv_multipart()[-1])["error"]["code"] == "bad_message"
 
 
 def test_refused_connections_are_counted_and_told_in_few_lines(door: Doorkeeper, tmp_path: Path) -> None:
