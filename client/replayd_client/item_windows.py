@@ -177,7 +177,8 @@ class ItemWindows:
         selection = selections.get(key)
         if selection is None:
             selection = selections[key] = RowSelection(self.store, self.start, output)
-        self.check_same_columns([output], selection.used)
+        if len(self.store.schemas) > 1:
+            self.check_same_columns([output], selection.used)
         return selection.take(output, out).reshape(len(self), *output.shape)
 
     def _rows(self, index: int, output: ShownColumn) -> NDArray[Any]:
@@ -228,31 +229,38 @@ def _lacking(output: ShownColumn) -> DataError:
 class RowSelection:
     """The same rows of every window of a batch: which chunks they need, and how to take them from a column at once."""
 
-    __slots__ = ("_chunk", "_count", "_is_contiguous", "_row", "_store", "used")
+    __slots__ = ("_chunk", "_count", "_is_contiguous", "_row", "_store", "_used")
 
     def __init__(self, store: SampledChunks, start: Ints, output: ShownColumn) -> None:
         self._store = store
         self._count = output.count
         first = start + output.first
-        chunk = np.searchsorted(store.row_start, first, side="right") - 1
+        chunk = store.chunk_of(first)
         # Windows whose rows are consecutive and lie in one chunk are taken as one piece each.
         self._is_contiguous = output.rows is None and bool((first + output.count <= store.row_start[chunk + 1]).all())
         rows = first
         if not self._is_contiguous:
             consecutive = np.arange(output.first, output.first + output.count)
             rows = start[:, None] + (consecutive if output.rows is None else output.rows)
-            chunk = np.searchsorted(store.row_start, rows, side="right") - 1
+            chunk = store.chunk_of(rows)
         self._chunk: Ints = chunk
         self._row: Ints = rows - store.row_start[chunk]
-        is_used = np.zeros(len(store.rows), np.bool_)
-        is_used[chunk] = True
-        self.used: Ints = np.flatnonzero(is_used)
+        self._used: Ints | None = None
+
+    @property
+    def used(self) -> Ints:
+        """The chunks that are needed, each once."""
+        if self._used is None:
+            is_used = np.zeros(len(self._store.rows), np.bool_)
+            is_used[self._chunk] = True
+            self._used = np.flatnonzero(is_used)
+        return self._used
 
     def take(self, output: ShownColumn, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """The selected rows of a column, [B, count, *shape] or a shape of as many values; into `out` if it is given,
         which is C-contiguous."""
         column, store = output.column, self._store
-        is_plain = not column.is_variable and store.are_plain(self.used, output.number)
+        is_plain = not column.is_variable and (store.is_plain or store.are_plain(self.used, output.number))
         size = column.row_bytes * (self._count if self._is_contiguous else 1)
         if is_plain and size and store.is_packed:
             return self._take_from_body(output.number, column, size, self._place(column, out))

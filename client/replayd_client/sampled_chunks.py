@@ -37,7 +37,6 @@ class SampledChunks:
 
     __slots__ = (
         *(
-            "_all_plain",
             "_body",
             "_cell_bytes",
             "_chunk_start",
@@ -49,7 +48,8 @@ class SampledChunks:
             "_frame_end",
             "_frames",
         ),
-        *("_places", "_size", "_start", "is_packed", "row_start", "rows", "schema_blobs", "schema_of", "schemas"),
+        *("_places", "_size", "_start", "is_packed", "is_plain"),
+        *("row_start", "rows", "schema_blobs", "schema_of", "schemas"),
     )
 
     def __init__(
@@ -94,8 +94,8 @@ class SampledChunks:
 
     def _check_records(self, blobs: NDArray[np.void], widths: Ints) -> None:
         # The upper half of a record, codec and flags, is 0 for a raw blob without flags: as a rule, for all of them.
-        self._all_plain = not (np.ascontiguousarray(blobs).view("<u8") >> np.uint64(32)).any()
-        if not self._all_plain:
+        self.is_plain = not (np.ascontiguousarray(blobs).view("<u8") >> np.uint64(32)).any()
+        if not self.is_plain:
             if blobs["zero"].any() or (self._codec > BLOSC2).any() or (self._flags > DELTA | SPARSE | OMITTED).any():
                 raise DataError("a blob record has an unknown codec or flag")
             if self._size[self._flags & OMITTED != 0].any():
@@ -117,7 +117,7 @@ class SampledChunks:
             is_variable = np.array([column.is_variable for column in columns])
             is_variable = np.tile(is_variable, len(self.rows)) if len(self.schemas) == 1 else is_variable[place]
             is_wrong &= ~is_variable | (self._size < decoded)
-        if not self._all_plain:
+        if not self.is_plain:
             is_wrong &= (self._codec == RAW) & (self._flags & (SPARSE | OMITTED) == 0)
         if is_wrong.any():
             raise DataError("a raw blob has not the size of its rows")
@@ -131,9 +131,15 @@ class SampledChunks:
             if (self._chunk_start[place] != self._frame_end).any():
                 raise DataError("a payload spans two frames of the body")
 
+    def chunk_of(self, rows: Ints) -> Ints:
+        """The chunk in which each of these rows lies, counted over all chunks."""
+        if int(self.row_start[-1]) == len(self.rows):
+            return rows  # Each chunk has one row, as those of single steps have.
+        return np.searchsorted(self.row_start, rows, side="right") - 1
+
     def are_plain(self, chunks: Ints, number: int) -> bool:
         """True when column `number` of each of these chunks is there as it is: raw, whole, and in the order of time."""
-        if self._all_plain:
+        if self.is_plain:
             return True
         blobs = self._first_blob[chunks] + number
         return not self._codec[blobs].any() and not self._flags[blobs].any()
