@@ -49,8 +49,9 @@ class Client:
 
     Connects at the first use and again whenever the server comes back. Safe for threads, and after a fork, in the child
     too; writers are for one thread and one process. Every call ends: with a result, or at its deadline (`timeout_ms`,
-    default 60 s, None for ever) with DeadlineExceededError, which says who must act, or ConnectionLostError. Pickles to
-    its address and key file (which has the keys that a server may want, see `replayd keys`; by default
+    default 60 s, None for ever) with DeadlineExceededError, which says who must act, or ConnectionLostError. Without a
+    server calls have 1 s at least, to connect, whatever their deadline; not so a writer's `flush` and `close`. Pickles
+    to its address and key file (which has the keys that a server may want, see `replayd keys`; by default
     REPLAYD_KEY_FILE). Raises DataError for what is no address, or no such file. A context manager. Every call that
     asks a server raises AccessDeniedError for what the keys do not allow, and ClosedError after `close`.
     """
@@ -219,7 +220,8 @@ class Client:
 
         With `emit_timesteps` yields for each item a list of ReplaySample, one a step, else one ReplaySample of the
         whole columns. Data is a flat list of arrays in the order of the columns, or with `unpack_as_table_signature` a
-        nest if the table has a signature. `timeout_ms` is the longest wait for the next item.
+        nest if the table has a signature: tuples of it are lists there, since the server knows them by their paths.
+        `timeout_ms` is the longest wait for the next item.
 
         Raises DataError for arguments. While iterating: DeadlineExceededError, which says who must act, if the limiter
         did not grant the next item in time, UnknownTableError, ConnectionLostError without a server; with

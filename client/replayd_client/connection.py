@@ -165,7 +165,10 @@ class Connection:
         detail = {"address": self.address, "waited_s": round(waited_s, 3), "attempts": self._handshake.attempts}
         # Asked for the error alone: a name server that is away takes its time.
         fault = _name_fault(self.address) if self._handshake.is_without_answer else None
-        return ConnectionLostError(fault or self._handshake.text(waited_s), detail=detail)
+        text = fault or self._handshake.text(waited_s)
+        if CONNECT_S <= waited_s < 2 * CONNECT_S:
+            text += f" A call has {CONNECT_S:g} s to connect, whatever its deadline."
+        return ConnectionLostError(text, detail=detail)
 
     def close(self) -> None:
         """Close the socket; messages handed to it go on being sent for LINGER_MS at most."""

@@ -11,7 +11,7 @@ import pytest
 import replayd
 from replayd.compat import reverb
 from replayd.compat.reverb.trajectory_dataset import TrajectoryDataset
-from tests.daemon.compat import data
+from tests.daemon.compat import by_priority, data
 from tests.daemon.compat import fifo as reverb_fifo
 from tests.daemon.embedded import fifo
 
@@ -95,6 +95,23 @@ def test_cells_of_several_columns_are_one_column_to_others(serve: Any, client_of
         cells = [*writer.history["a"][:2], *writer.history["b"][1:]]
         writer.create_item("any", 1.0, {"x": reverb.TrajectoryColumn(cells)})
     assert ours.sample_batch("any", 1).data["x"].tolist() == [[0, 1, 11, 12]]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_priorities_of_reverbs_tables_are_other_numbers_of_the_same_order_to_others_unless_prioritized(
+    client_of: Any, is_kept: bool
+) -> None:
+    sampler = reverb.selectors.Prioritized(1.0) if is_kept else reverb.selectors.MaxHeap()
+    server = reverb.Server([by_priority("table", sampler)])
+    theirs, ours = server.localhost_client(), client_of(f"localhost:{server.port}")
+    given = [0.0, 1e-3, 1.0, 7.0, 1e12] if is_kept else [-1e12, -7.0, -1e-3, 0.0, 1e-3, 1.0, 7.0, 1e12]
+    for priority in given:
+        theirs.insert(1, {"table": priority})
+    seen = [item.info.priority for item in ours.peek("table", oldest=10)]
+    assert (seen == given) == is_kept
+    assert seen == sorted(seen)
+    assert len(set(seen)) == len(given)
+    server.stop()
 
 
 def test_a_table_of_a_server_that_ended_says_how_it_is_served_again(serve: Any) -> None:

@@ -3,6 +3,9 @@
 `from replayd.compat import reverb` gives its names; `reverb.install()` makes `import reverb` find this package, so that
 programs need not be changed at all. Arguments, kinds of errors and texts are Reverb's, as of dm-reverb 0.14; where
 it loses or corrupts data, aborts the process or hangs for ever, this package does what its documentation says instead.
+
+Priorities may be negative in tables without a Prioritized selector, which replayd's may not: they are stored there as
+others of the same order, so that replayd's own clients see other numbers and must not write theirs into these tables.
 """
 
 from __future__ import annotations
