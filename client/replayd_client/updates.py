@@ -21,6 +21,8 @@ UPDATE_KEYS = 131_072
 
 
 _NO_KEYS = np.zeros(0, np.uint64)
+_KEY_TYPES = frozenset((int, np.uint64))
+_PRIORITY_TYPES = frozenset((float, int, np.float64, np.float32))
 
 
 class MutateResult(NamedTuple):
@@ -71,8 +73,11 @@ def _ask(connection: Connection, encode: Encoder, deadline: float | None) -> Upd
 def keys_of(keys: Any) -> NDArray[np.uint64]:
     """Item keys as an array u64[n]. Raises DataError for anything that is no such keys."""
     if isinstance(keys, list | tuple) and keys and all(type(key) is int or isinstance(key, np.integer) for key in keys):
-        # One by one, since numpy makes floats of numpy's unsigned integers beside Python's.
+        # One by one, since numpy makes floats of numpy's unsigned integers beside Python's, and of those from 2^63 on
+        # beside smaller ones.
         keys = [int(key) for key in keys]
+        if min(keys) >= 0 and max(keys) < 1 << 64:
+            return np.array(keys, np.uint64)
     try:
         array = np.asarray(keys)
     except ValueError:
@@ -92,12 +97,32 @@ def _updates(
     if isinstance(updates, tuple) and len(updates) == 2 and _are_in_order(*updates):
         return updates
     if isinstance(updates, Mapping):
+        plain = _of_plain_numbers(updates)
+        if plain is not None:
+            return plain
         keys, values = keys_of(list(updates)), list(updates.values())
     elif isinstance(updates, tuple) and len(updates) == 2:
         keys, values = keys_of(updates[0]), updates[1]
     else:
         raise DataError("updates must be a dict of priorities by key, or a tuple (keys, priorities)")
     return keys, priorities_of({table: _numbers(table, values, len(keys))}, len(keys))[table]
+
+
+def _of_plain_numbers(updates: Mapping[int, float]) -> tuple[NDArray[np.uint64], NDArray[np.float64]] | None:
+    """The arrays of a dict of numbers as nearly all are: 65 µs for 256, and 140 to look at anything at all. None: there
+    may be a fault, and another look must tell."""
+    values = updates.values()
+    if not _KEY_TYPES.issuperset(map(type, updates)) or not _PRIORITY_TYPES.issuperset(map(type, values)):
+        return None
+    # Before numpy 2 a negative one becomes another key.
+    if not updates or min(updates) < 0:
+        return None
+    try:
+        keys = np.fromiter(updates, np.uint64, len(updates))
+        priorities = np.fromiter(values, np.float64, len(updates))
+    except OverflowError:
+        return None
+    return (keys, priorities) if _are_in_order(keys, priorities) else None
 
 
 def _are_in_order(keys: Any, priorities: Any) -> bool:
