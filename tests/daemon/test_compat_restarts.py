@@ -89,6 +89,19 @@ def test_a_client_inserts_updates_and_samples_as_the_server_there_is_keeps_them(
             old.mutate_priorities("table", {step.info.key: -7.0})
 
 
+@BOTH_WAYS
+def test_an_insert_into_a_table_that_came_with_the_next_server_keeps_all_its_priorities(
+    place: Place, first: Selector, then: Selector
+) -> None:
+    old = place.start(table(first))
+    old.insert(1, {"table": 1.0})
+    place.stop()
+    new = place.start(table(then), reverb.Table.queue("new", 5))
+    old.insert(5, {"table": 5.0, "new": 6.0})
+    assert priorities(new) == {5: 5.0}
+    assert next(new.sample("new"))[0].info.priority == 6.0
+
+
 def trajectory(client: reverb.Client) -> Callable[[int, float], None]:
     writer = client.trajectory_writer(2)
 

@@ -304,7 +304,7 @@ class CellWriter:
             return self._directory.newest().facts.get(table) or self._directory.asked_for(table)
         except UnknownTable as error:
             if self._validate_items and whole_steps:
-                raise unknown_to_writers(table, error) from None
+                raise unknown_to_writers(error) from None
             if self._validate_items:
                 raise ValueError(
                     f"Unable to create item in table '{table}' since the table could not be found: {error}"
@@ -328,10 +328,10 @@ class CellWriter:
             raise RuntimeError(str(self._unknown))
 
 
-def unknown_to_writers(table: str, error: UnknownTable) -> ValueError:
+def unknown_to_writers(error: UnknownTable) -> ValueError:
     """What the incumbent's legacy writers, and its inserts, say of a table that is not there."""
     return ValueError(
-        f"Unable to find signatures for table '{table}' in signature cache.  Available tables: {error.tables}."
+        f"Unable to find signatures for table '{error.name}' in signature cache.  Available tables: {error.tables}."
     )
 
 

@@ -67,11 +67,11 @@ class UnknownTable(RuntimeError):
     def __init__(self, name: str, tables: Iterable[str]) -> None:
         self.tables = sorted(table for table in tables if table != REGISTRY)
         """Those there are."""
-        self._name = name
+        self.name = name
         super().__init__(f"Priority table {name} was not found; there are: {', '.join(self.tables)}")
 
     def __reduce__(self) -> tuple[type[UnknownTable], tuple[str, list[str]]]:
-        return type(self), (self._name, self.tables)
+        return type(self), (self.name, self.tables)
 
 
 class LocalTables(Protocol):
@@ -157,6 +157,16 @@ class Directory:
             if within_s is None:
                 raise
             return known
+
+    def tables_with(self, names: Iterable[str]) -> Tables:
+        """As `tables`, with these among them. Raises UnknownTable, after asking the server once more."""
+        tables = self.tables()
+        if any(name not in tables.facts for name in names):
+            tables = self._asked(None)
+        for name in names:
+            if name not in tables.facts:
+                raise UnknownTable(name, tables.facts)
+        return tables
 
     def newest(self) -> Tables:
         """The tables of the server that was asked last, which may have gone; waits only where none was asked yet."""

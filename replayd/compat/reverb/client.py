@@ -61,15 +61,13 @@ class Client:
         nest, arrays = step_nest(data)
         paths = [path for path, _ in flatten_with_path(data)]
         shown = [ShownColumn(path, array.dtype, (1, *array.shape)) for path, array in zip(paths, arrays, strict=True)]
-        tables = self._directory.tables()
+        try:
+            tables = self._directory.tables_with(priorities)
+        except UnknownTable as error:
+            raise unknown_to_writers(error) from None
         stored = {}
         for table, priority in priorities.items():
-            facts = tables.facts.get(table)
-            if facts is None:
-                try:
-                    facts = self._directory.asked_for(table)
-                except UnknownTable as error:
-                    raise unknown_to_writers(table, error) from None
+            facts = tables.facts[table]
             if facts.signature is not None:
                 check_steps(table, facts.signature, shown)
             stored[table] = facts.stored_one(priority)
