@@ -99,5 +99,7 @@ def change_settings(table: Table, changes: Mapping[str, Any]) -> dict[str, Any]:
         table.replace_sampler(sampler)
     table.paused = frozenset(side for name, side in _PAUSES.items() if wanted[name])
     table.capacity.max_bytes, table.capacity.when_full = wanted["max_bytes"], wanted["when_full"]
+    # What `Table.replace` makes is as the table is now.
+    table._max_bytes, table._when_full = wanted["max_bytes"], wanted["when_full"]
     table.resize(wanted["max_size"], wanted["max_times_sampled"])
     return before
