@@ -48,3 +48,14 @@ def test_of_values_for_one_slot_the_last_stands_at_its_place() -> None:
         last = [n for n, slot in enumerate(slots) if slot not in slots[n + 1 :]]
         once, values = items.each_once(np.array(slots, np.int64), np.arange(float(count)))
         assert (once.tolist(), values.tolist()) == ([slots[n] for n in last], last)
+
+
+def test_a_table_that_is_drained_with_no_insert_between_is_sound() -> None:
+    items = Items()
+    slots = enter(items, list(range(1, 50_001)))
+    items.remove(np.array(slots, np.int64))
+    items.validate()
+    assert items.find(np.array([1, 50_000], np.uint64)).tolist() == [NOT_FOUND, NOT_FOUND]
+    enter(items, list(range(50_001, 50_101)))
+    items.validate()
+    assert items.oldest(2).tolist() == items.find(np.array([50_001, 50_002], np.uint64)).tolist()
