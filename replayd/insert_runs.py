@@ -191,6 +191,7 @@ def _uints(all_fields: Sequence[Fields], name: str) -> list[int]:
 
 
 def require(is_plain: bool) -> None:
+    """Raise NotPlain unless it is."""
     if not is_plain:
         raise NotPlain
 
