@@ -64,7 +64,7 @@ REPLY_BYTES = Limit(
     "reply_bytes", 64 * MIB, "payload with which a reply takes no further item: the one that reaches it is its last"
 )
 UPDATES = Limit("updates", 131072, "keys in one update request")
-WINDOW_MESSAGES = Limit("window_messages", 64, "insert messages a peer may leave unacknowledged")
+WINDOW_MESSAGES = Limit("window_messages", 128, "insert messages a peer may leave unacknowledged")
 WINDOW_BYTES = Limit("window_bytes", 64 * MIB, "bytes a peer may leave unacknowledged; one message is always allowed")
 PARKED_SAMPLES = Limit("parked_samples", 64, "sample requests one peer may leave unanswered")
 UNREAD_BYTES = Limit(

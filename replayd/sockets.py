@@ -42,7 +42,7 @@ _OPTIONS: Mapping[int, Mapping[int, int]] = {
         zmq.ROUTER_MANDATORY: 1,
         # More than a peer may have open and unread (window_messages + unread_replies), so acknowledgements and samples
         # of one that has stopped for a while never meet it.
-        zmq.SNDHWM: 256,
+        zmq.SNDHWM: 320,
         zmq.RCVHWM: 100,
         # A peer that lost power is noticed, and its queue freed, within 50 s; one that is stopped for half a minute
         # keeps what it was sent. Not on PULL: left unread it hears no answers.

@@ -11,7 +11,7 @@ import zmq
 
 from benchmarks.worker import Turns, main
 
-WINDOW = 64
+WINDOW = 128
 """Messages left unacknowledged, which is what a server grants."""
 
 

@@ -992,7 +992,7 @@ def replies() -> list[Vector]:
                 header(
                     "hello", 1, ("server_id", binary(SERVER)), ("server", text("replayd 1.0")),
                     ("versions", array(uint(1))), ("codecs", array(uint(0), uint(1), uint(2))),
-                    ("window_messages", uint(64)), ("window_bytes", uint(1 << 26)), ("lease_ms", uint(60000)),
+                    ("window_messages", uint(128)), ("window_bytes", uint(1 << 26)), ("lease_ms", uint(60000)),
                     ("max_wait_ms", uint(60000)),
                     ("limits", mapping(("frames", uint(4097)), ("chunks", uint(16384)), ("items", uint(16384)))),
                     ("tables", mapping(
@@ -1006,7 +1006,7 @@ def replies() -> list[Vector]:
             ],
             {
                 "op": "hello", "id": 1, "server_id": SERVER.hex(), "server": "replayd 1.0", "versions": [1],
-                "codecs": [0, 1, 2], "window_messages": 64, "window_bytes": 1 << 26, "lease_ms": 60000,
+                "codecs": [0, 1, 2], "window_messages": 128, "window_bytes": 1 << 26, "lease_ms": 60000,
                 "max_wait_ms": 60000, "limits": {"frames": 4097, "chunks": 16384, "items": 16384},
                 "tables": {
                     "replay": {},
@@ -1599,13 +1599,13 @@ def session() -> list[Vector]:
                 header(
                     "hello", 1, ("server_id", binary(SERVER)), ("server", text("replayd 1.0")),
                     ("versions", array(uint(1))), ("codecs", array(uint(0), uint(1), uint(2))),
-                    ("window_messages", uint(64)), ("window_bytes", uint(1 << 26)), ("lease_ms", uint(60000)),
+                    ("window_messages", uint(128)), ("window_bytes", uint(1 << 26)), ("lease_ms", uint(60000)),
                     ("max_wait_ms", uint(60000)), ("limits", mapping()), ("tables", mapping(("replay", mapping()))),
                 )
             ],
             message={
                 "op": "hello", "id": 1, "server_id": SERVER.hex(), "server": "replayd 1.0", "versions": [1],
-                "codecs": [0, 1, 2], "window_messages": 64, "window_bytes": 1 << 26, "lease_ms": 60000,
+                "codecs": [0, 1, 2], "window_messages": 128, "window_bytes": 1 << 26, "lease_ms": 60000,
                 "max_wait_ms": 60000, "limits": {}, "tables": {"replay": {}},
             },
             peer="actor",
