@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from replayd.cli_operator import ADDRESS, Seconds, asking, connected, print_json
-from replayd.wording import UNNAMED, aligned, count, short, size_text
+from replayd.wording import aligned, count, short, size_text
 
 PING_S = 1.0
 """How long `ping` gives a daemon that is there to say so."""
@@ -84,8 +84,7 @@ def _table_lines(table: Mapping[str, Any]) -> Iterator[str]:
         yield f"  paused   {', '.join(table['paused'])}"
     for waiting in table["waiting"]:
         requests = count(waiting["requests"], f"{waiting['side']} request")
-        # That nobody gave a name tells nobody anything.
-        who = f": {', '.join(waiting['who'])}" if waiting["who"] not in ([], [UNNAMED]) else ""
+        who = f": {', '.join(waiting['who'])}" if waiting["who"] else ""
         yield (
             f"  waiting  {requests} ({count(waiting['items'], 'item')}{who}), "
             f"the oldest for {waiting['waited_s']:.1f} s: {waiting['why']}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from replayd.messages import Peer
-from replayd.wording import UNNAMED
 
 REMEMBERED = 4096
 """Peers whose names are remembered, the last to have said hello: more than a lab has clients, in half a MB."""
 TOLD = 4
 """Names that are told of one side that waits: enough to know where to look, and one line."""
+UNNAMED = "unnamed"
 
 
 class PeerNames:
@@ -32,10 +32,10 @@ class PeerNames:
         self._names[peer] = name
 
     def tell(self, peers: Iterable[Peer]) -> list[str]:
-        """The names of the first peers, each once, in their order."""
+        """The names of the first peers, each once, in their order; none if nobody gave one."""
         told: dict[str, None] = {}
         for peer in peers:
             told.setdefault(self._names.get(peer, UNNAMED))
             if len(told) == TOLD:
                 break
-        return list(told)
+        return [] if list(told) == [UNNAMED] else list(told)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-UNNAMED = "(unnamed)"
-"""What stands for peers that gave no name."""
-
 
 def count(number: int, noun: str) -> str:
     """`1 item`, `2 items`."""

@@ -194,9 +194,7 @@ function stateOf(table, rate, points) {
     const needs = side.side === "insert" ? side.needs_samples : side.needs_inserts;
     const free = needs === undefined ? "" : ` ${count(needs, side.side === "insert" ? "sample" : "insert")} would set the first one free.`;
     const more = side.peers > side.who.length ? ", …" : "";
-    // That nobody gave a name tells nobody anything.
-    const names = side.who.map((name) => (name === "(unnamed)" ? "unnamed" : name));
-    const who = names.some((name) => name !== "unnamed") ? ` (${names.join(", ")}${more})` : "";
+    const who = side.who.length ? ` (${side.who.join(", ")}${more})` : "";
     const verb = side.requests === 1 ? "waits" : "wait";
     return `${count(side.requests, `${side.side} request`)} of ${count(side.peers, "peer")}${who} ${verb}, the first for ${duration(side.waited_s)}: ${side.why}.${free}`;
   });

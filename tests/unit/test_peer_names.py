@@ -12,6 +12,7 @@ def test_names_are_told_in_the_order_of_the_peers_and_each_once() -> None:
     assert names.tell([3, 1, 2, 3]) == ["learner", "actor"]
     assert names.tell([9, 8, 1]) == [UNNAMED, "actor"]
     assert names.tell([]) == []
+    assert names.tell([9, 8]) == []
 
 
 def test_of_many_peers_the_first_few_are_told() -> None:
@@ -35,4 +36,4 @@ def test_a_peer_that_says_hello_without_a_name_has_none() -> None:
     names = PeerNames()
     names.greet(1, "actor")
     names.greet(1, "")
-    assert (len(names), names.tell([1])) == (0, [UNNAMED])
+    assert (len(names), names.tell([1])) == (0, [])

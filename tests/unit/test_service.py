@@ -342,7 +342,7 @@ def test_info_and_why_name_those_who_wait_the_oldest_first(made: list[Service]) 
     for peer in ("8", "nobody", "7", "8"):
         ask(s, writer.insert([], [(0, 1)]), peer)
     [waits] = info(s)["tables"][0]["waiting"]
-    assert (waits["side"], waits["peers"], waits["who"]) == ("insert", 3, ["actor 8", "(unnamed)", "actor 7"])
+    assert (waits["side"], waits["peers"], waits["who"]) == ("insert", 3, ["actor 8", "unnamed", "actor 7"])
     ask(s, sample(1, table="u"), "9")
     ask(s, sample(2, table="u"), "9")
     [(_, reply)] = ask(s, Why(1, "u"))

@@ -1238,7 +1238,7 @@ def replies() -> list[Vector]:
                         ),
                         mapping(
                             ("side", text("sample")), ("requests", uint(2)), ("items", uint(200)), ("peers", uint(2)),
-                            ("who", array(text("learn.py 8@box"), text("(unnamed)"))),
+                            ("who", array(text("learn.py 8@box"), text("unnamed"))),
                             ("waited_s", real(1.5)), ("blocked_by", text("min_n")), ("who_must_act", text("writers")),
                             ("why", text("4 can pass now")), ("needs_inserts", uint(96)),
                         ),
@@ -1257,7 +1257,7 @@ def replies() -> list[Vector]:
                     },
                     {
                         "side": "sample", "requests": 2, "items": 200, "peers": 2,
-                        "who": ["learn.py 8@box", "(unnamed)"], "waited_s": 1.5, "blocked_by": "min_n",
+                        "who": ["learn.py 8@box", "unnamed"], "waited_s": 1.5, "blocked_by": "min_n",
                         "who_must_act": "writers", "why": "4 can pass now", "needs_inserts": 96,
                     },
                 ],

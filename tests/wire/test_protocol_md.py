@@ -90,6 +90,8 @@ def busy_service() -> Service:
         Table.queue("queue", 1),
     ]
     service = Service(tables, server_id=bytes(16), version="1.0", seed=0, started_at=0.0, max_bytes=9999)
+    hello = msgpack.packb({"v": 1, "op": "hello", "id": 1, "client": "actor 7"})
+    assert service.handle("actor", *decode([hello]), now=1.0) is None
     for seq, name in enumerate(["queue", "queue", "replay"]):
         [header, body] = frames(next(v for v in vectors("requests") if v["name"] == "insert-one"))
         fields = {**msgpack.unpackb(header), "seq": seq, "tables": [name], "first_chunk": seq}
