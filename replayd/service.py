@@ -352,19 +352,17 @@ class Service:
 
     def _acknowledge_again(self, peer: Peer, request: Insert, ticket: Ticket, now: float) -> None:
         """A resend: the answer is the same, now or when the parked message is through."""
+        if peer is not None and ticket.waiting:
+            # An earlier connection may be gone or only slow: whoever asked is answered.
+            self._accounts.check_insert(peer, ticket.nbytes)
+            ticket.askers.append((peer, request.id))
+            self._accounts.open_insert(peer, ticket.nbytes)
+        elif peer is not None:
+            self._outbox.append((peer, Result("insert", request.id, ticket.acknowledgement(duplicate=True))))
         self.counters.duplicates += 1
         stream = self.streams.get(request.stream)
         if stream is not None:
             self.streams.heard(stream, now)
-        if peer is None:
-            return
-        if not ticket.waiting:
-            self._outbox.append((peer, Result("insert", request.id, ticket.acknowledgement(duplicate=True))))
-            return
-        # An earlier connection may be gone or only slow: whoever asked is answered.
-        self._accounts.check_insert(peer, ticket.nbytes)
-        ticket.askers.append((peer, request.id))
-        self._accounts.open_insert(peer, ticket.nbytes)
 
     # --- progress -----------------------------------------------------------------------------------------------------
 

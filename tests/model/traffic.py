@@ -66,9 +66,6 @@ class Writer:
 class Traffic:
     """Makes requests and remembers what was said: (peer, request or None for time passing, time, replies)."""
 
-    policies: tuple[str, ...] = WHEN_FULL
-    """That the operator chooses from when limits in bytes change; none: they do not."""
-
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.now = 100.0
@@ -166,14 +163,11 @@ class Traffic:
             "max_size": self.random.randint(5, 30),
             "max_times_sampled": self.random.choice([0, 0, 1, 3]),
             "max_diff": self.random.choice([None, 6.5, 20.0]),
+            "max_bytes": self.random.choice([None, None, capacity.ITEM_BYTES * self.random.randint(4, 20) + 10]),
+            "when_full": self.random.choice(WHEN_FULL),
             "paused_inserts": self.random.random() < 0.25,
             "paused_samples": self.random.random() < 0.25,
         }
-        if self.policies:
-            changes["max_bytes"] = self.random.choice(
-                [None, None, capacity.ITEM_BYTES * self.random.randint(4, 20) + 10]
-            )
-            changes["when_full"] = self.random.choice(self.policies)
         self._ask(service, "operator", Set(self._id(), self._table(), changes))
 
     def _end_stream(self, service: Service) -> None:

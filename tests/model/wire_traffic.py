@@ -16,9 +16,6 @@ from tests.model.traffic import Traffic
 class WireTraffic(Traffic):
     """A turn's requests all come at the time at its end."""
 
-    policies = ()
-    """What is refused, or waits too long, is in no journal, and may leave a stream's lease longer than it does."""
-
     def __init__(self, seed: int, now: float) -> None:
         super().__init__(seed)
         self.now = now
