@@ -45,8 +45,9 @@ from replayd.wire import Undecodable, encode, read
 log = logging.getLogger("replayd")
 
 MESSAGES_PER_TURN = 128
-"""Messages taken from one socket before replies are sent, fewer when those are large: bounds how long a busy peer
-delays the others' replies, and how much waits in memory."""
+BYTES_PER_TURN = 1 << 20
+"""Messages taken from one socket before replies are sent, and their bytes after which there is no further one: bounds
+how long a busy peer delays the others' replies, and how much waits in memory."""
 
 LOADING_TOLD_S = 1
 """Between two lines of the log about how much of a store is loaded."""
@@ -313,21 +314,25 @@ class Daemon:
         self._faults.close(now)
 
     def _take_requests(self, now: float) -> None:
+        taken = 0
         for peer, frames in arrived(self._router, MESSAGES_PER_TURN):
             self._reception.take(peer, frames, now, self._gate.holder(peer, frames[-1]) if self._gate else None)
-            if self.service.outbox_bytes >= REPLY_BYTES.value:
+            taken += sum(map(len, frames))
+            if taken >= BYTES_PER_TURN or self.service.outbox_bytes >= REPLY_BYTES.value:
                 break
         self._reception.settle(now)
 
     def _take_pushes(self, now: float) -> None:
         assert self._pull is not None
+        taken = 0
         for _ in range(MESSAGES_PER_TURN):
             try:
                 frames = received(self._pull)
             except zmq.Again:
                 break
             self._reception.take(None, frames, now, self._gate.holder(None, frames[-1]) if self._gate else None)
-            if not self.service.wants_inserts:
+            taken += sum(map(len, frames))
+            if taken >= BYTES_PER_TURN or not self.service.wants_inserts:
                 break
         self._reception.settle(now)
 
