@@ -231,18 +231,9 @@ def test_messages_taken_together_do_what_they_do_one_by_one(seed: int) -> None:
     for _ in range(5):
         chosen = [chance.randrange(len(writers)) for _ in range(chance.randint(2, 6))]
         messages = [(PEERS[n], writers[n].message(chance)) for n in chosen]
-        one_by_one(one, messages)
-        turns.take(messages)
-        # Acknowledgements come table by table.
-        assert sorted(answers(one), key=repr) == sorted(answers(other), key=repr)
-        one.validate()
-        other.validate()
+        take_both_ways(one, turns, other, messages)
         for table in chance.sample(TABLES, 2):
-            n = chance.randint(1, 3)
-            for service in (one, other):
-                ask(service, op="sample", table=table, n=n, timeout_ms=0)
-                ask(service, op="peek", table=table, n=9)
-            assert answers(one) == answers(other)
+            look_at_both(one, other, table, chance.randint(1, 3))
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -255,15 +246,24 @@ def test_messages_that_look_alike_do_what_they_do_one_by_one(seed: int) -> None:
     for _ in range(8):
         chosen = [chance.randrange(len(writers)) for _ in range(chance.randint(2, 12))]
         messages = [(PEERS[n], writers[n].message(chance)) for n in chosen]
-        one_by_one(one, messages)
-        turns.take(messages)
-        assert sorted(answers(one), key=repr) == sorted(answers(other), key=repr)
-        one.validate()
-        other.validate()
-        for service in (one, other):
-            ask(service, op="sample", table=table, n=chance.randint(1, 1), timeout_ms=0)
-            ask(service, op="peek", table=table, n=9)
-        assert answers(one) == answers(other)
+        take_both_ways(one, turns, other, messages)
+        look_at_both(one, other, table, chance.randint(1, 3))
+
+
+def take_both_ways(one: Service, turns: Turns, other: Service, messages: list[Message]) -> None:
+    """Acknowledgements are the same, which come table by table."""
+    one_by_one(one, messages)
+    turns.take(messages)
+    assert sorted(answers(one), key=repr) == sorted(answers(other), key=repr)
+    one.validate()
+    other.validate()
+
+
+def look_at_both(one: Service, other: Service, table: str, n: int) -> None:
+    for service in (one, other):
+        ask(service, op="sample", table=table, n=n, timeout_ms=0)
+        ask(service, op="peek", table=table, n=9)
+    assert answers(one) == answers(other)
 
 
 def test_most_messages_that_look_alike_are_taken_at_once() -> None:
