@@ -6,12 +6,16 @@ Owns paths below /proc and /sys. Where a system has neither, a number is 0, whic
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from replayd import heap
 
-_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+_NO_LIMIT = 1 << 62
+"""Version 1 has a number near 2^63 for a group without a limit."""
 
 
 def resident_bytes() -> int:
@@ -23,29 +27,47 @@ def resident_bytes() -> int:
 
 def limit_bytes() -> int:
     """The least of what the machine has and of what its control groups allow."""
-    limits = [_machine_bytes(), *_cgroup_limits()]
+    limits = [_machine_bytes(), *cgroup_limits(_OWN_GROUPS, _GROUPS)]
     return min((limit for limit in limits if limit > 0), default=0)
+
+
+def cgroup_limits(own: Path, mounted: Path) -> list[int]:
+    """What control groups allow, bytes: those that the file `own` names and all above them, of the trees at `mounted`.
+
+    Of version 2 that is `memory.max`, of version 1 `memory.limit_in_bytes` in the tree of the controller `memory`; a
+    system may have both. A group that sets no limit, that cannot be seen (as those outside of a container), or whose
+    file cannot be read says nothing.
+    """
+    limits = []
+    for tree, path, name in _memory_groups(own, mounted):
+        group = tree.joinpath(*(part for part in path.split("/") if part not in ("", "..")))
+        for each in (group, *group.parents):
+            if not each.is_relative_to(tree):
+                break
+            with suppress(OSError, ValueError):
+                limits.append(int((each / name).read_text()))
+    return [limit for limit in limits if limit < _NO_LIMIT]
+
+
+def _memory_groups(own: Path, mounted: Path) -> Iterator[tuple[Path, str, str]]:
+    """Of each tree that limits memory: where it is, the group in it, and the file of a group that has its limit."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        # cgroups(7): number of the hierarchy, its controllers, path of the group.
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0":
+            # Beside trees of version 1 the one of version 2 has a place of its own.
+            for tree in (mounted, mounted / "unified"):
+                yield tree, path, "memory.max"
+        elif "memory" in controllers.split(","):
+            yield mounted / "memory", path, "memory.limit_in_bytes"
 
 
 def _machine_bytes() -> int:
     with suppress(OSError, ValueError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 0
-
-
-def _cgroup_limits() -> list[int]:
-    """Of version 2: memory.max of the own group and of all above it."""
-    limits = []
-    with suppress(OSError):
-        own = next(
-            (line[3:].strip("/") for line in Path("/proc/self/cgroup").read_text().splitlines() if line[:3] == "0::"),
-            None,
-        )
-        if own is not None:
-            here = _CGROUPS / own
-            for group in (here, *here.parents):
-                if not group.is_relative_to(_CGROUPS):
-                    break
-                with suppress(OSError, ValueError):
-                    limits.append(int((group / "memory.max").read_text()))
-    return limits
