@@ -1,4 +1,4 @@
-"""The journal's format, version 1: what stands in a store's database `journal`. Knows bytes, and no disk.
+"""The journal's format, version 2: what stands in a store's database `journal`. Knows bytes, and no disk.
 
 An entry is something that changed the state after a checkpoint: a request that was accepted, in the frames in which it
 came (protocol.md), or that time passed. Entries are numbered, and those that follow each other stand in one value.
@@ -13,7 +13,8 @@ came (protocol.md), or that time passed. Entries are numbered, and those that fo
   before; 3 the peer has read replies with payload: a frame with their bytes u64 and their number u32.
 
 The head of the index (`store_format`) names the first entry that its state has not seen, as `index.journal.next`, and
-the samples that waited at that moment. All numbers are little-endian. A later version reads this one.
+the samples that waited at that moment. All numbers are little-endian. Later versions read this one, and version 1,
+which had no kind 3.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from replayd.messages import Peer
 from replayd.service import Service
 from replayd.store_format import Damaged
 
-VERSION = 1
+VERSION = 2
 VALUE_BYTES = 1 << 20
 """Of frames in one value, more only if one message has more: LMDB looks for room that is in one piece."""
 

@@ -29,6 +29,7 @@ from replayd.state import State
 from replayd.store import Store
 from replayd.store_blocks import BlockMap
 from replayd.store_format import Damaged, block_contents, unpack_block
+from replayd.store_formats import as_of_today
 from replayd.table import Table
 from replayd.wording import count
 
@@ -89,7 +90,7 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         return blocks
     began, first_key = time.monotonic(), service._keys.take(0)
     progress.phase, progress.total_bytes = "index", store.content_bytes()
-    state = store.read_index()
+    state = as_of_today(store.read_index(), head.format, service.capacity.max_bytes)
     _compare_tables(state, service, rules)
     kept = state.get("journal")
     end = journal_end(store.entries(kept["next"]), kept["next"]) if kept else None

@@ -1,8 +1,8 @@
-"""The format of a store, version 1: what stands under which key of its LMDB environment. Knows bytes, and no disk.
+"""The format of a store, version 2: what stands under which key of its LMDB environment. Knows bytes, and no disk.
 
 Databases of the environment (`data.mdb` in the store's directory, beside `replayd-store.json`, which marks it as one):
 
-- `head`: one entry, `head`: u32 CRC-32 of the rest, then JSON: `format` (1), `generation` (the number of the
+- `head`: one entry, `head`: u32 CRC-32 of the rest, then JSON: `format` (2), `generation` (the number of the
   checkpoint), `saved_at` (seconds since 1970), `clean` (nothing happened after it), `index` (a tree of plain values in
   which `{"$": n}` stands for array n), `arrays` (of each: `path`, `dtype`, `shape`, and `pieces`, [generation, BLAKE2b
   hash of 16 bytes in hex] each).
@@ -18,8 +18,8 @@ Databases of the environment (`data.mdb` in the store's directory, beside `repla
 
 A checkpoint first adds blocks and pieces that nothing refers to yet, then in one transaction replaces the head and
 removes the pieces that it no longer names, then the blocks of which no chunk is in the index, and the journal up to it.
-So whatever is cut short leaves the last head whole. All numbers are little-endian. A later version reads this one;
-`format` tells.
+So whatever is cut short leaves the last head whole. All numbers are little-endian. Later versions read this one and
+those before it: `format` tells which it is, and `store_formats` what was different then.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from replayd.messages import Int64s
 from replayd.slots import among
 from replayd.state import State
 
-FORMAT = 1
+FORMAT = 2
+"""Raised with every change of what is saved, see `store_formats`."""
 PIECE_BYTES = 1 << 18
 """Of an array in the index: small enough that a change here and there does not rewrite all."""
 
@@ -214,6 +215,8 @@ class Head:
     index: Any
     """The tree, with `{"$": n}` for array n."""
     arrays: list[ArrayEntry]
+    format: int = FORMAT
+    """Of what it was read from."""
 
 
 def pack_head(head: Head) -> bytes:
@@ -256,7 +259,7 @@ def unpack_head(value: Buffer) -> Head:
         )
         for entry in fields["arrays"]
     ]
-    return Head(fields["generation"], fields["saved_at"], fields["clean"], fields["index"], arrays)
+    return Head(fields["generation"], fields["saved_at"], fields["clean"], fields["index"], arrays, fields["format"])
 
 
 def take_apart(state: State) -> tuple[Any, dict[str, NDArray[Any]]]:

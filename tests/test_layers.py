@@ -84,6 +84,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "store_copies",
         "store_files",
         "store_format",
+        "store_formats",
         "store_writer",
     ),
     "shell": (

@@ -18,7 +18,7 @@ from replayd.messages import Failed, Sample, Sampled
 from replayd.restoring import RestoreRules
 from replayd.store import Store
 from replayd.store_files import DATA, MARK, is_store
-from replayd.store_format import pack_head, unpack_head
+from replayd.store_format import FORMAT, pack_head, unpack_head
 from replayd.table import Table
 from replayd_client.specs import TensorSpec
 from tests.unit.kept import SCHEMA, Kept
@@ -150,7 +150,7 @@ def test_a_store_of_a_later_format_is_refused(tmp_path: Path) -> None:
     saved(tmp_path)
     with Store(tmp_path) as store:
         assert store.head is not None
-        later = pack_head(store.head).replace(b'"format":1', b'"format":9')
+        later = pack_head(store.head).replace(b'"format":%d' % FORMAT, b'"format":9')
         # Its CRC is that of what it says.
         with store._env.begin(write=True, db=store._db["head"]) as txn:
             txn.put(b"head", struct.pack("<I", zlib.crc32(later[4:])) + later[4:])
