@@ -38,6 +38,15 @@ REQUEST_S = 10.0
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus's text format, which every scraper takes."""
 
+PARTS = (
+    ("vendor/uPlot.min.css", "plot style", "style"),
+    ("page.css", "style", "style"),
+    ("vendor/uPlot.iife.min.js", "plot", "script"),
+    ("drawing.js", "drawing", "script"),
+    ("page.js", "script", "script"),
+)
+"""What the page is made of beside page.html: the file, its place there, and what the browser takes it for."""
+
 Answer = tuple[str, str, bytes]
 """Status, content type and body."""
 
@@ -286,14 +295,14 @@ def _page() -> tuple[bytes, str]:
     """The page, its style and scripts within it, and the policy that lets it run these and reach this server alone."""
     folder = files("replayd") / "page"
     page = (folder / "page.html").read_text("utf-8")
-    hashes = []
-    for name, place in (("page.css", "style"), ("drawing.js", "drawing"), ("page.js", "script")):
+    allowed: dict[str, list[str]] = {"style": [], "script": []}
+    for name, place, kind in PARTS:
         text = (folder / name).read_text("utf-8")
         page = page.replace(f"/* {place} */", text)
-        hashes.append(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'")
+        allowed[kind].append(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'")
     policy = (
-        f"default-src 'none'; style-src {hashes[0]}; script-src {' '.join(hashes[1:])}; connect-src 'self'; "
-        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; style-src {' '.join(allowed['style'])}; script-src {' '.join(allowed['script'])}; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return page.encode(), policy
 

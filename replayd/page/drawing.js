@@ -1,111 +1,117 @@
-// Drawing: a graph of rates, and bars of shares. Knows elements and numbers, nothing of the daemon.
+// Drawing, by uPlot: graphs over time and bars of shares. Knows elements and numbers, nothing of the daemon. A box holds one
+// plot, as wide as itself, and in words what is under the pointer; its label has the values for those who cannot see it.
 "use strict";
 
-const WIDE = 1000, HIGH = 100; // of a graph, in its own units
+const GRAPH_HIGH = 150, BARS_HIGH = 128, ABOVE_BARS = 16; // pixels; the last are for the shares
 const LEAST_BARS = 6;
+const LETTER = 7; // the width of one in a label, about
 const SPANS_S = [60, 300, 900]; // that a graph may show: the shortest that has all points
 
-function chart(box, at, series) {
-  const svg = box.querySelector("svg") || prepare(box, series);
+// Colours are read when something is drawn, since the reader may turn to dark ones at any time.
+const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const letters = (size) => `${size}px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif`;
+
+function plotIn(box, options, data) {
+  if (box.plot) { box.plot.setData(data); return; }
+  box.setAttribute("role", "img");
+  const setCursor = () => box.plot && box.tell();
+  const cursor = { y: false, drag: { x: false, y: false }, ...options.cursor };
+  const scales = { x: { time: false, range: options.across }, y: { range: options.up } };
+  const size = { width: box.clientWidth, height: options.height };
+  const hooks = { setCursor: [setCursor], draw: options.draw ? [options.draw] : [] };
+  box.plot = new uPlot({ ...size, padding: options.padding, legend: { show: false }, cursor, scales, hooks, axes: options.axes, series: [{}, ...options.series] }, data, box);
+  box.append(make("p", "told"));
+  widths.observe(box);
+}
+
+const plots = () => [...document.querySelectorAll(".plot")].map((box) => box.plot).filter(Boolean);
+const widths = new ResizeObserver((changes) => changes.forEach(({ target }) => target.plot.setSize({ width: target.clientWidth, height: target.plot.height })));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plots().forEach((plot) => plot.redraw()));
+
+// --- graphs over time ----------------------------------------------------------------------------------------------
+
+// Lines: [{name, colour, values, dash}]. A unit has `text`, which says a value, and `size`, of which the axis shows a round number.
+function graph(box, at, lines, unit) {
   const end = at[at.length - 1];
-  const span = SPANS_S.find((s) => s >= end - at[0]) || SPANS_S[SPANS_S.length - 1];
-  const most = Math.max(1, ...series.flatMap(([, values]) => values.filter((v) => v !== null)));
-  const top = niceAbove(most);
-  const x = (i) => (1 - (end - at[i]) / span) * WIDE;
-  const y = (v) => HIGH * (1 - v / top);
-  series.forEach(([, values], k) => {
-    let pen = "M";
-    const path = values.map((v, i) => {
-      if (v === null) { pen = "M"; return ""; }
-      const step = `${pen}${x(i).toFixed(1)} ${y(v).toFixed(1)}`;
-      pen = "L";
-      return step;
-    });
-    svg.querySelectorAll("path")[k].setAttribute("d", path.join(""));
-  });
-  box.querySelector(".top").textContent = `${number(top)}/s`;
-  box.querySelector(".since").textContent = `${duration(span)} ago`;
-  box.data = { at, series, end, span };
-  point(box);
+  box.span = SPANS_S.find((s) => s >= end - at[0]) || SPANS_S[SPANS_S.length - 1];
+  box.tell = () => {
+    const { idx: i, left } = box.plot.cursor;
+    const known = i != null && box.plot.posToVal(left, "x") >= at[0] - end - 2;
+    const values = () => lines.map(({ name, values }) => `${values[i] === null ? "–" : unit.text(values[i])} ${name}`).join(", ");
+    box.querySelector(".told").textContent = i == null ? "" : known ? `${duration(end - at[i])} ago: ${values()}` : "not known";
+  };
+  plotIn(box, box.plot ? {} : graphOptions(box, lines, unit), [at.map((t) => t - end), ...lines.map(({ values }) => values)]);
+  box.tell();
+  box.setAttribute("aria-label", lines.map(({ name, values }) => `${unit.text(values[values.length - 1] ?? 0)} ${name}`).join(", "));
 }
 
-function prepare(box, series) {
-  const SVG = "http://www.w3.org/2000/svg";
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", `0 0 ${WIDE} ${HIGH}`);
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", "inserts and samples per second");
-  for (const height of [0, HIGH / 2, HIGH]) {
-    const line = document.createElementNS(SVG, "line");
-    for (const [name, value] of [["x1", 0], ["x2", WIDE], ["y1", height], ["y2", height]]) line.setAttribute(name, value);
-    svg.append(line);
-  }
-  for (const [name] of series) {
-    const path = document.createElementNS(SVG, "path");
-    path.setAttribute("class", name);
-    svg.append(path);
-  }
-  const here = document.createElementNS(SVG, "line");
-  here.setAttribute("class", "here");
-  here.setAttribute("y1", 0);
-  here.setAttribute("y2", HIGH);
-  svg.append(here);
-  const under = make("p");
-  under.append(make("span", "since"), make("span", "told"), make("span", "", "now"));
-  box.append(make("p", "top"), svg, under);
-  svg.addEventListener("pointermove", (event) => {
-    const { left: from, width: wide } = svg.getBoundingClientRect();
-    box.share = (event.clientX - from) / wide;
-    point(box);
-  });
-  svg.addEventListener("pointerleave", () => { box.share = undefined; point(box); });
-  return svg;
+function graphOptions(box, lines, unit) {
+  const axis = { stroke: colour("dim"), font: letters(12), ticks: { show: false }, grid: { stroke: colour("line"), width: 1 } };
+  const ago = (s) => (s ? `${duration(-s)} ago` : "now");
+  const steps = (plot) => (plot.width < 500 ? 2 : 4);
+  return {
+    height: GRAPH_HIGH,
+    padding: [10, 18, 0, 0],
+    across: () => [-box.span, 0],
+    up: (plot, least, most) => [0, niceAbove(most || 1, unit.size(most || 1))],
+    axes: [
+      { ...axis, size: 28, gap: 9, splits: (plot) => Array.from({ length: steps(plot) + 1 }, (_, i) => -box.span * (1 - i / steps(plot))), values: (plot, splits) => splits.map(ago) },
+      { ...axis, size: 64, gap: 6, splits: (plot, _, low, high) => [low, (low + high) / 2, high], values: (plot, splits) => splits.map((v) => unit.text(v).replace(/\d+\.\d+/, (digits) => +digits)) },
+    ],
+    series: lines.map(({ name, colour: of, dash }) => ({ label: name, stroke: colour(of), width: 1.8, dash, points: { show: false } })),
+  };
 }
 
-// The values under the pointer, in words below the graph.
-function point(box) {
-  const here = box.querySelector(".here");
-  const told = box.querySelector(".told");
-  here.style.display = box.share === undefined ? "none" : "";
-  if (box.share === undefined) { told.textContent = ""; return; }
-  const { at, series, end, span } = box.data;
-  const wanted = end - (1 - box.share) * span;
-  let i = at.findIndex((t) => t >= wanted);
-  if (i < 0) i = at.length - 1;
-  for (const name of ["x1", "x2"]) here.setAttribute(name, box.share * WIDE);
-  told.textContent = wanted < at[0] - 2 ? "not known" : `${duration(end - at[i])} ago: ` + series.map(([name, values]) => `${values[i] === null ? "–" : number(values[i])} ${name}s/s`).join(", ");
-}
-
-function niceAbove(n) {
-  const power = 10 ** Math.floor(Math.log10(n));
+function niceAbove(n, unit) {
+  const power = unit * 10 ** Math.floor(Math.log10(n / unit));
   return [1, 2, 5, 10].find((step) => step * power >= n) * power;
 }
 
+// --- bars ----------------------------------------------------------------------------------------------------------
+
 function bars(box, names, counts, what, empty) {
   const total = counts.reduce((a, b) => a + b, 0);
-  const message = box.querySelector("p") || box.appendChild(make("p", "empty"));
-  message.textContent = empty;
-  message.hidden = total > 0;
-  const columns = [...box.querySelectorAll("div")];
-  while (columns.length < counts.length) {
-    const column = make("div");
-    column.append(make("span"), make("i"), make("span"));
-    columns.push(box.insertBefore(column, message));
-  }
+  const message = box.querySelector(".empty") || box.appendChild(make("p", "empty"));
+  message.textContent = total ? "" : empty;
   box.classList.toggle("none", !total);
-  const most = Math.max(1, ...counts);
+  if (!total) { box.setAttribute("aria-label", empty); return; }
   // Those at the ends in which nothing is are left out, so that the others have room.
-  const first = Math.min(counts.findIndex((n) => n > 0), counts.length - LEAST_BARS);
-  const last = Math.max(counts.findLastIndex((n) => n > 0), Math.max(first, 0) + LEAST_BARS - 1);
-  columns.forEach((column, i) => {
-    column.hidden = !total || i < first || i > last;
-    const name = i < names.length ? names[i] : "more";
-    const share = total ? counts[i] / total : 0;
-    column.title = `${name}: ${number(counts[i])} ${what}`;
-    column.firstChild.textContent = share >= 0.01 ? Math.round(share * 100) + "%" : "";
-    column.children[1].style.height = `${(counts[i] / most) * 76}px`;
-    column.children[1].style.visibility = counts[i] ? "visible" : "hidden";
-    column.lastChild.textContent = name;
-  });
+  const first = Math.max(0, Math.min(counts.findIndex((n) => n > 0), counts.length - LEAST_BARS));
+  const last = Math.max(counts.findLastIndex((n) => n > 0), first + LEAST_BARS - 1);
+  const some = counts.slice(first, last + 1);
+  const shares = some.map((n) => (100 * n) / total);
+  box.names = some.map((_, i) => names[first + i] ?? "more");
+  const said = box.names.map((name, i) => `${name}: ${number(some[i])} ${what}, ${shares[i] > 0 && shares[i] < 1 ? "<1" : Math.round(shares[i])} %`);
+  box.tell = () => { box.querySelector(".told").textContent = said[box.plot.cursor.idx] ?? ""; };
+  plotIn(box, box.plot ? {} : barsOptions(box), [some.map((_, i) => i), shares]);
+  box.tell();
+  box.setAttribute("aria-label", said.filter((_, i) => some[i]).join("; "));
+}
+
+function barsOptions(box) {
+  const columnOf = (plot) => plot.bbox.width / uPlot.pxRatio / box.names.length;
+  const fill = colour(box.classList.contains("sample") ? "sample" : "plain");
+  // Each name, or every other one, … as there is room.
+  const each = (plot) => Math.ceil((Math.max(...box.names.map((name) => name.length)) * LETTER + 4) / columnOf(plot));
+  return {
+    height: BARS_HIGH,
+    padding: [0, 0, 0, 0],
+    across: () => [-0.5, box.names.length - 0.5],
+    up: (plot, least, most) => [0, (most * BARS_HIGH) / (BARS_HIGH - ABOVE_BARS - 20)],
+    cursor: { x: false, points: { show: false } },
+    axes: [
+      { stroke: colour("dim"), font: letters(11), ticks: { show: false }, grid: { show: false }, size: 20, gap: 4, splits: () => box.names.map((_, i) => i), values: (plot, splits) => splits.map((i) => (i % each(plot) ? "" : box.names[i])) },
+      { show: false },
+    ],
+    series: [{ stroke: fill, fill, width: 0, paths: uPlot.paths.bars({ size: [0.94, Infinity], radius: 0.04 }), points: { show: false } }],
+    draw: (plot) => {
+      const { ctx } = plot;
+      ctx.save();
+      Object.assign(ctx, { font: letters((columnOf(plot) < 30 ? 9 : 11) * uPlot.pxRatio), fillStyle: colour("dim")(), textAlign: "center", textBaseline: "bottom" });
+      plot.data[1].forEach((share, i) => {
+        if (share >= 1) ctx.fillText(`${Math.round(share)}%`, plot.valToPos(i, "x", true), plot.valToPos(share, "y", true) - 3 * uPlot.pxRatio);
+      });
+      ctx.restore();
+    },
+  };
 }

@@ -47,6 +47,10 @@ function bound(s) {
   return s < 86400 ? `${s / 3600}h` : `${s / 86400}d`;
 }
 
+// What a graph may be of.
+const PER_SECOND = { text: (n) => `${number(n)}/s`, size: () => 1 };
+const BYTES = { text: bytes, size: (n) => 1024 ** Math.max(0, Math.floor(Math.log2(n) / 10)) };
+
 const percent = (share) => `${share > 0 && share < 0.0095 ? "<1" : Math.round(share * 100)} %`;
 
 // --- the page ------------------------------------------------------------------------------------------------------
@@ -87,6 +91,7 @@ function show(info) {
   const worst = ["bad", "insert", "sample", "flowing", ""].map((kind) => states.find((s) => s.kind === kind)).find(Boolean);
   $("state").textContent = states.length > 1 && worst.kind !== "flowing" && worst.kind ? `${worst.name}: ${worst.text}` : worst.text;
   $("state").className = `pill ${worst.kind}`;
+  showMemory(info);
   showCounts(info);
 }
 
@@ -99,8 +104,7 @@ function showTiles(info) {
     say(tiles, `${key}-of`, `${number(info.tables.reduce((total, table) => total + table.limiter[key], 0))} in all`);
   }
   const { resident_bytes: resident, limit_bytes: limit } = info.memory;
-  const room = Math.max(0, (info.memory.max_bytes ?? Infinity) - info.memory.held_bytes);
-  const growth = Math.min(room, info.tables.reduce((total, t) => total + Math.max(0, (t.bytes_when_full ?? t.bytes) - t.bytes), 0));
+  const growth = growthOf(info);
   const [used, ahead] = slot(tiles, "memory-meter").children;
   say(tiles, "memory", bytes(resident));
   width(used, limit ? resident / limit : 0);
@@ -113,11 +117,30 @@ function showTiles(info) {
   const forecast = empty.length === info.tables.length ? "no forecast before there are items" : growth || empty.length ? full : "tables are full";
   const unknown = empty.length && empty.length < info.tables.length ? ` (but for ${empty.join(", ")}, not known yet)` : "";
   say(tiles, "memory-of", `${limit ? `of ${bytes(limit)}; ` : ""}${forecast}${unknown}`);
-  say(tiles, "peers", count(info.peers.connected, "connection"));
-  say(tiles, "peers-of", `${count(info.streams.open, "writer")}; ${info.peers.waiting ? `${count(info.peers.waiting, "peer")} waiting` : "nobody waits"}`);
+  say(tiles, "peers", number(info.peers.connected));
+  say(tiles, "peers-of", `${info.peers.connected === 1 ? "connection" : "connections"}, ${count(info.streams.open, "writer")}; ${info.peers.waiting ? `${count(info.peers.waiting, "peer")} waiting` : "nobody waits"}`);
   say(tiles, "loop", `${percent(busyOf(info))} busy`);
   showDurable(tiles, info.store);
   say(tiles, "loop-of", `slowest turn lately ${duration(info.loop.slowest_turn_s)}`);
+}
+
+// Bytes that come in before all tables are full, or the server is.
+function growthOf({ memory, tables }) {
+  const room = Math.max(0, (memory.max_bytes ?? Infinity) - memory.held_bytes);
+  return Math.min(room, tables.reduce((total, table) => total + Math.max(0, (table.bytes_when_full ?? table.bytes) - table.bytes), 0));
+}
+
+function showMemory(info) {
+  const growth = growthOf(info);
+  const full = info.memory.resident_bytes + growth;
+  const lines = [
+    { name: "in use", colour: "plain", values: past.resident_bytes },
+    { name: "when full", colour: "dim", dash: [5, 5], values: past.at_s.map(() => (growth ? full : null)) },
+  ];
+  const card = $("memory");
+  say(card, "resident", bytes(info.memory.resident_bytes));
+  say(card, "full", bytes(full)).parentElement.hidden = !growth;
+  graph(slot(card, "memory-graph"), past.at_s, lines, BYTES);
 }
 
 function showDurable(tiles, store) {
@@ -159,7 +182,8 @@ function showTable(card, table) {
   showBand(card, table, points);
   say(card, "insert-rate", `${number(rate.inserts)}/s`);
   say(card, "sample-rate", `${number(rate.samples)}/s`);
-  chart(slot(card, "chart"), past.at_s, [["insert", rates(points.inserts)], ["sample", rates(points.samples)]]);
+  const line = (side) => ({ name: `${side}s`, colour: side, values: rates(points[`${side}s`]) });
+  graph(slot(card, "graph"), past.at_s, [line("insert"), line("sample")], PER_SECOND);
 
   const recent = recentAges(table);
   say(card, "ages-of", recent.of);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import http.client
 import json
 import os
@@ -21,7 +23,7 @@ from prometheus_client.samples import Sample
 from replayd import http as replayd_http
 from replayd.board import STALE_S, Board
 from replayd.errors import BindError
-from replayd.http import REQUESTS, StatusServer
+from replayd.http import PARTS, REQUESTS, StatusServer
 from replayd.metrics import OF_TABLES, OF_THE_SERVER
 from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.embedded import until
@@ -296,12 +298,30 @@ def test_the_page_is_whole_in_itself(board: tuple[Board, str]) -> None:
     status, page, headers = get(board[1], "/")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert not re.findall(r"""(?:src|href)=["'](?!data:|metrics|info\.json|healthz|readyz)""", page)
-    assert "/* style */" not in page
-    assert "/* script */" not in page
-    # Namespaces and the icon aside there is no address of anything else.
+    assert not any(f"/* {place} */" in page for _, place, _ in PARTS)
+    # The icon's namespace and uPlot's name of itself aside there is no address of anything else.
     addresses = set(re.findall(r"https?://[^\s'\"]+", page))
-    assert addresses == {"http://www.w3.org/2000/svg"}
-    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert addresses == {"http://www.w3.org/2000/svg", "https://github.com/leeoniya/uPlot"}
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for _, _, kind in PARTS:
+        tags = re.findall(rf"<{kind}>(.*?)</{kind}>", page, re.DOTALL)
+        assert re.findall("sha256-([^']+)", policy.partition(f"{kind}-src")[2].partition(";")[0]) == [
+            base64.b64encode(hashlib.sha256(tag.encode()).digest()).decode() for tag in tags
+        ]
+
+
+def test_what_others_made_is_as_they_made_it() -> None:
+    vendor = ROOT / "replayd" / "page" / "vendor"
+    told = dict(re.findall(r"^\| `(\S+)` \| `([0-9a-f]{64})` \|$", (vendor / "README.md").read_text(), re.MULTILINE))
+    assert told == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in vendor.iterdir()
+        if path.name != "README.md"
+    }
+    (version,) = re.findall(r"uPlot\]\(\S+\) (\S+) by", (vendor / "README.md").read_text())
+    assert f"(v{version})" in (vendor / "uPlot.iife.min.js").read_text()[:100]
 
 
 def test_the_readme_lists_every_address() -> None:

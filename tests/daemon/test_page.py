@@ -27,7 +27,7 @@ from tests.daemon.harness import DaemonProcess
 
 pytestmark = pytest.mark.skipif(executable() is None, reason="needs Chromium: apt-get install chromium")
 
-SIZES = {"desktop": (1100, 800, False), "phone": (390, 844, True)}
+SIZES = {"desktop": (1100, 800, False), "phone": (360, 780, True)}
 TABLES = (
     "--table",
     "replay,sampler=prioritized,priority_exponent=0.6,max_size=2000,limiter=sample_to_insert_ratio,"
@@ -74,6 +74,28 @@ def place(table: int, key: str) -> str:
     return f"document.querySelectorAll('article')[{table}].querySelector('[data-k={key}]').textContent"
 
 
+def label(browser: Browser, table: int, key: str) -> str:
+    """What a drawing of a table's card says to those who cannot see it."""
+    said: str = browser.ask(f"document.querySelectorAll('article')[{table}].querySelector('[data-k={key}]').ariaLabel")
+    return said
+
+
+INK = """(name) => {
+    const probe = document.body.appendChild(document.createElement('i'));
+    probe.style.color = `var(--${name})`;
+    const wanted = getComputedStyle(probe).color.match(/\\d+/g).map(Number);
+    probe.remove();
+    const canvas = document.querySelector('[data-k=graph] canvas');
+    const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
+    copy.drawImage(canvas, 0, 0);
+    const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+    let found = 0;
+    for (let i = 0; i < data.length; i += 4) found += wanted.every((w, k) => Math.abs(data[i + k] - w) < 4) && data[i + 3] > 200;
+    return found;
+}"""
+"""How many pixels of the first graph have a colour of the page, as it is now."""
+
+
 def wait_for_text(browser: Browser, table: int, key: str, part: str) -> str:
     """What stands there, as soon as this is among it."""
     browser.wait_for(f"{place(table, key)}.includes({part!r})", lambda: text(browser, table, key))
@@ -88,6 +110,7 @@ def photograph(browser: Browser, name: str) -> None:
             browser.show(width, height, dark=dark, phone=phone)
             browser.wait_for(f"document.documentElement.clientWidth <= {width}")
             assert browser.ask("document.documentElement.scrollWidth <= innerWidth"), f"{name} on a {size} is too wide"
+            browser.wait_for("plots().every(plot => plot.width === plot.root.parentElement.clientWidth)")
             if directory:
                 # Bars and markers move to where they belong.
                 browser.ask(
@@ -144,7 +167,7 @@ def test_an_idle_daemon(start_daemon: StartDaemon, browser: Browser) -> None:
     assert text(browser, ROLLOUTS, "policy") == "drawn fifo, removed fifo, one draw of each at most"
     assert text(browser, REPLAY, "low") == "samples wait at 400"
     assert text(browser, REPLAY, "high") == "inserts wait at 1200"
-    assert text(browser, REPLAY, "ages").endswith("nothing has been drawn yet")
+    assert text(browser, REPLAY, "ages") == label(browser, REPLAY, "ages") == "nothing has been drawn yet"
     assert browser.ask("/Connections refused\\s*0/.test(document.body.textContent)")
     photograph(browser, "idle")
 
@@ -190,11 +213,16 @@ def test_a_full_table_under_way(start_daemon: StartDaemon, browser: Browser, tmp
         # Rates, histograms and the memory forecast have something to show, and the graph a line.
         rate = "parseFloat(document.querySelector('[data-k=sample-rate]').textContent)"
         assert browser.ask(rate) > 0
-        assert browser.ask("document.querySelector('path.sample').getAttribute('d').includes('L')")
-        assert "%" in text(browser, REPLAY, "ages")
-        assert "%" in text(browser, REPLAY, "times")
+        assert re.search(r"[1-9]\S*( k)?/s samples", label(browser, REPLAY, "graph"))
+        assert "draws" in label(browser, REPLAY, "ages")
+        assert re.search(r"3–4: \d+ items, \d+ %", label(browser, REPLAY, "times"))
+        assert "in use" in browser.ask("document.querySelector('[data-k=memory-graph]').ariaLabel")
         assert "when all tables are full" in browser.ask("document.querySelector('[data-k=memory-of]').textContent")
         assert browser.ask("document.querySelector('[data-k=durable]').textContent") == "not yet"
+        for dark in (False, True):
+            browser.show(1100, 800, dark=dark)
+            for side in ("insert", "sample"):
+                browser.wait_for(f"({INK})({side!r}) > 20")
         photograph(browser, "full")
 
 
@@ -276,8 +304,8 @@ def test_the_graph_tells_the_values_under_the_pointer(
     opened(browser, daemon)
     browser.wait_for("past.at_s.length > 3")
     point = browser.ask(
-        "(() => { const { right, top } = document.querySelector('.chart svg').getBoundingClientRect();"
+        "(() => { const { right, top } = document.querySelector('[data-k=graph] .u-over').getBoundingClientRect();"
         " return { x: right - 1, y: top + 10 }; })()"
     )
     browser.command("Input.dispatchMouseEvent", type="mouseMoved", **point)
-    browser.wait_for("document.querySelector('.told').textContent.includes('inserts/s')")
+    browser.wait_for("/ago: .*s inserts, .*s samples/.test(document.querySelector('[data-k=graph] .told').textContent)")
