@@ -142,9 +142,14 @@ class VectorWriter(WriterLife):
                 raise DataError(f"{path_text(name)} is named as an observation, and the step has no such column")
         for item in self._items:
             self._directory.check(item.table, item.shown(schema)[1], deadline_after(self._timeout_ms))
-        self._log.begin(schema, observed)
-        self._observed = [column for column, is_observed in zip(columns, observed, strict=True) if is_observed]
-        self._structure = Structure(data)
+        self._core.call("append", self._settle, schema, observed, Structure(data))
+
+    def _settle(self, schema: Schema, observed: list[bool], structure: Structure) -> None:
+        # Two threads may come with a first step at once. The second one's is compared with what the first has settled.
+        if self._structure is None:
+            self._log.begin(schema, observed)
+            self._observed = [column for column, is_seen in zip(schema.columns, observed, strict=True) if is_seen]
+            self._structure = structure
 
 
 def _checked_items(items: Sequence[VectorItem]) -> list[VectorItem]:
