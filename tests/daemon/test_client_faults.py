@@ -1,4 +1,4 @@
-"""Servers that are not there, go, restart or are killed; threads, forks and the end of the process."""
+"""Servers that are not there, go, restart or are killed; threads and the end of the process."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_a_process_ends_although_its_server_is_gone(tmp_path: Path) -> None:
     assert "closed with 1 items not acknowledged" in ended.stderr
 
 
-# Threads and processes.
+# Threads.
 
 
 def test_a_client_serves_many_threads(serve: Any, client_of: Any) -> None:
@@ -252,38 +252,3 @@ def test_a_client_serves_many_threads(serve: Any, client_of: Any) -> None:
     with ThreadPoolExecutor(64) as pool:
         assert sorted(pool.map(work, range(64))) == list(range(64))
     assert size(client, "t") == 320
-
-
-def test_a_forked_child_uses_the_client_and_not_the_writer(daemon: DaemonProcess) -> None:
-    client = Client(daemon.address)
-    table = next(iter(client.server_info()))
-    writer = client.trajectory_writer(2, chunk_length=1)
-    writer.append(1)
-    writer.create_item(table, 1.0, writer.history[:])
-    client.insert(0, {table: 1.0})
-    children = []
-    for _ in range(4):
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                client.insert(2, {table: 1.0})
-                try:
-                    writer.append(3)
-                except errors.ForkedClientError:
-                    mine = client.trajectory_writer(1)
-                    mine.append(4)
-                    mine.create_item(table, 1.0, mine.history[:])
-                    mine.close()
-                    del writer
-                    client.close()
-                    code = 0
-            finally:
-                os._exit(code)
-        children.append(child)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
-    writer.append(2)
-    writer.create_item(table, 1.0, writer.history[:])
-    writer.close()
-    assert size(client, table) == 1 + 2 + 4 * 2
-    client.close()

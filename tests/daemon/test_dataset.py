@@ -22,6 +22,7 @@ from replayd import rate_limiters, selectors
 from replayd_client import Client, connection, errors, prefetcher
 from replayd_client.dataset import Dataset
 from tests.daemon.embedded import DEADLINE_S, fifo, free_port, uniform, until
+from tests.daemon.forking import forked
 from tests.daemon.harness import DaemonProcess, environment
 
 pytest_plugins = ["tests.daemon.embedded_fixtures"]
@@ -475,22 +476,17 @@ def test_a_forked_child_is_told_and_makes_its_own(daemon: DaemonProcess) -> None
         fresh = client.dataset(table, 2)
         with client.dataset(table, 2) as dataset:
             next(dataset)
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    try:
-                        next(dataset)
-                    except errors.ForkedClientError:
-                        dataset.close()
-                        del dataset
-                        gc.collect()
-                        with client.dataset(table, 3) as mine:
-                            code = 0 if len(next(mine)) == 3 and len(next(fresh)) == 2 else 2
-                        client.close()
-                finally:
-                    os._exit(code)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+            def use_it() -> None:
+                with pytest.raises(errors.ForkedClientError):
+                    next(dataset)
+                dataset.close()
+                gc.collect()
+                with client.dataset(table, 3) as mine:
+                    assert (len(next(mine)), len(next(fresh))) == (3, 2)
+                client.close()
+
+            assert forked(use_it) == 0
             for _ in range(4):
                 assert len(next(dataset)) == 2, "the parent's dataset goes on"
 
