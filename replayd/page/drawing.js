@@ -49,6 +49,7 @@ function graphOptions(box, lines, unit) {
   const axis = { stroke: colour("dim"), font: letters(12), ticks: { show: false }, grid: { stroke: colour("line"), width: 1 } };
   const ago = (s) => (s ? `${duration(-s)} ago` : "now");
   const steps = (plot) => (plot.width < 500 ? 2 : 4);
+  const isAlone = (plot, i) => plot.data[i].filter((v) => v !== null).length === 1;
   return {
     height: GRAPH_HIGH,
     padding: [10, 18, 0, 0],
@@ -58,7 +59,7 @@ function graphOptions(box, lines, unit) {
       { ...axis, size: 28, gap: 9, splits: (plot) => Array.from({ length: steps(plot) + 1 }, (_, i) => -box.span * (1 - i / steps(plot))), values: (plot, splits) => splits.map(ago) },
       { ...axis, size: 64, gap: 6, splits: (plot, _, low, high) => [low, (low + high) / 2, high], values: (plot, splits) => splits.map((v) => unit.text(v).replace(/\d+\.\d+/, (digits) => +digits)) },
     ],
-    series: lines.map(({ name, colour: of, dash }) => ({ label: name, stroke: colour(of), width: 1.8, dash, points: { show: false } })),
+    series: lines.map(({ name, colour: of, dash }) => ({ label: name, stroke: colour(of), width: 1.8, dash, points: { show: isAlone, size: 4, fill: colour(of) } })),
   };
 }
 

@@ -90,7 +90,9 @@ INK = """(name) => {
     copy.drawImage(canvas, 0, 0);
     const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
     let found = 0;
-    for (let i = 0; i < data.length; i += 4) found += wanted.every((w, k) => Math.abs(data[i + k] - w) < 4) && data[i + 3] > 200;
+    for (let i = 0; i < data.length; i += 4) {
+        found += wanted.every((w, k) => Math.abs(data[i + k] - w) < 4) && data[i + 3] > 200;
+    }
     return found;
 }"""
 """How many pixels of the first graph have a colour of the page, as it is now."""
