@@ -56,7 +56,8 @@ class Holder:
     def refusal(self, op: str) -> Forbidden | None:
         """Why this holder may not ask for that; None if it may."""
         if not self.roles:
-            return Forbidden("the key of this connection is good no more: it was revoked", name="", roles=[], needed=[])
+            whose = f"the key of {self.name!r}" if self.name else "the key of this connection"
+            return Forbidden(f"{whose} is good no more: it was revoked", name=self.name, roles=[], needed=[])
         if any(op in ROLES[role] for role in self.roles):
             return None
         needed = [role for role, ops in ROLES.items() if op in ops]

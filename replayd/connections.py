@@ -1,16 +1,32 @@
-"""Connections: how many peers are connected to the daemon's sockets, by libzmq's own events.
+"""Connections: how many peers are connected to the daemon's sockets, and who failed to, by libzmq's own events.
 
 Owns the monitor sockets. Whoever polls must take their events soon: libzmq's I/O thread waits when too many are unread.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+_FAILED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+"""Whom the gate refuses is told of by the gate."""
+_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class FailedHandshake:
+    """A connection that did not come to be, before anybody was asked who may come in."""
+
+    endpoint: str
+    """Where it was tried."""
+    wants_keys: bool
+    """Whether one needs a key there."""
+    hung_up: bool
+    """The other side ended it, without a word: whoever only looks whether a port is open, or a peer of which libzmq
+    noticed first that only one side has keys. Else this side did: for that, or for the key of another server."""
 
 
 class Connections:
@@ -19,6 +35,9 @@ class Connections:
     def __init__(self) -> None:
         self._watched: list[zmq.Socket[Any]] = []
         self.monitors: list[zmq.Socket[Any]] = []
+        self.failed: list[FailedHandshake] = []
+        """Those since somebody took them away."""
+        self._wants_keys: list[bool] = []
         self._open: list[set[int]] = []
         """Descriptors of the connections of each socket."""
 
@@ -26,21 +45,25 @@ class Connections:
         return sum(map(len, self._open))
 
     def watch(self, socket: zmq.Socket[Any]) -> None:
-        """Count connections of this socket, which is not bound yet."""
+        """Count connections of this socket, which is guarded if it will be, and not bound yet."""
         self.monitors.append(socket.get_monitor_socket(_EVENTS))
         self._watched.append(socket)
+        self._wants_keys.append(bool(socket.getsockopt(zmq.CURVE_SERVER)))
         self._open.append(set())
 
     def take(self) -> None:
         """Take all events that wait."""
-        for monitor, descriptors in zip(self.monitors, self._open, strict=True):
+        for monitor, descriptors, wants_keys in zip(self.monitors, self._open, self._wants_keys, strict=True):
             while monitor.poll(0):
                 event = recv_monitor_message(monitor)
-                # The endpoint of both events is the listening one; a descriptor names a connection as long as it lasts.
+                # The endpoint of all events is the listening one; a descriptor names a connection as long as it lasts.
                 if event["event"] == zmq.EVENT_ACCEPTED:
                     descriptors.add(event["value"])
-                else:
+                elif event["event"] == zmq.EVENT_DISCONNECTED:
                     descriptors.discard(event["value"])
+                else:
+                    hung_up = event["event"] == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+                    self.failed.append(FailedHandshake(event["endpoint"].decode(), wants_keys, hung_up))
 
     def close(self) -> None:
         """Watch no more; to be called before the sockets are closed."""

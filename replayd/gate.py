@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ ZAP_DOMAIN = b"replayd"
 PEERS_KNOWN = STREAMS.value
 """Of more than so many connections at a time those that have long sent nothing get no reply."""
 
-
-_REVOKED = Holder("whose key was revoked", "", ())
+_UNKNOWN = Holder("", "", ())
+"""Who has sent nothing for long, and is not remembered."""
 
 
 class Gate:
@@ -42,6 +43,8 @@ class Gate:
         self._secret = read_server_secret(keys / SERVER_FILE)
         self._allowed_file = keys / ALLOWED_FILE
         self._holders = read_allowed(self._allowed_file)
+        self._revoked: dict[str, Holder] = {}
+        """Those who had keys before, without roles: their connections are still open."""
         self._tell = tell
         self._key_of: dict[Peer, str] = {}
         """Of those who have sent something, the last PEERS_KNOWN of them."""
@@ -57,11 +60,13 @@ class Gate:
 
     def reload(self) -> None:
         """Read again who has keys. If that cannot be read, those from before go on being good, and the log says so."""
+        before = self._holders
         try:
             self._holders = read_allowed(self._allowed_file)
         except AccessError as error:
             log.error("the keys of before stay good, for the list of now cannot be read: %s; mend it, and HUP", error)
             return
+        self._revoked |= {key: replace(holder, roles=()) for key, holder in before.items()}
         log.info("%d peers may come in", len(self._holders))
 
     def answer(self) -> None:
@@ -76,11 +81,12 @@ class Gate:
             self._key_of[peer] = key
             if len(self._key_of) > PEERS_KNOWN:
                 del self._key_of[next(iter(self._key_of))]
-        return self._holders.get(key, _REVOKED)
+        return self._holders.get(key) or self._revoked.get(key, _UNKNOWN)
 
     def refusal_of_reply(self, peer: Peer, op: str) -> PeerError | None:
         """Why a reply must not go to this peer, whose key has been revoked since it asked; None if it may."""
-        return None if self._key_of.get(peer) in self._holders else _REVOKED.refusal(op)
+        key = self._key_of.get(peer, "")
+        return None if key in self._holders else self._revoked.get(key, _UNKNOWN).refusal(op)
 
     def close(self) -> None:
         """Nobody is let in any more."""

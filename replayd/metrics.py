@@ -151,8 +151,14 @@ OF_THE_SERVER: Sequence[Plain] = (
     (
         CounterMetricFamily,
         "replayd_connections_refused",
-        "Connections whose key was not known.",
+        "Connections whose key was not known, or for another server.",
         "counters.connections_refused",
+    ),
+    (
+        CounterMetricFamily,
+        "replayd_handshakes_abandoned",
+        "Connections whose peer hung up before it was let in.",
+        "counters.handshakes_abandoned",
     ),
     (
         CounterMetricFamily,

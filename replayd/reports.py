@@ -43,7 +43,9 @@ class Counters:
     replies_to_the_gone: int = 0
     """The peer had disconnected; the shell counts it."""
     connections_refused: int = 0
-    """Their key was not known; the shell counts it."""
+    """Their key was not known, or their handshake failed; the shell counts it."""
+    handshakes_abandoned: int = 0
+    """The peer hung up before it was let in; the shell counts it."""
     vitals: Vitals = field(default_factory=Vitals)
     """Written by the shell alone."""
 

@@ -11,7 +11,7 @@ import logging
 import time
 
 from replayd.board import INTERVAL_S, Board
-from replayd.connections import Connections
+from replayd.connections import Connections, FailedHandshake
 from replayd.fault_log import FaultLog
 from replayd.filling import Forecasts
 from replayd.notify import Manager
@@ -63,6 +63,20 @@ class Watch:
         """Somebody connected or left."""
         self._connections.take()
         self._vitals.connections = len(self._connections)
+        failed, self._connections.failed = self._connections.failed, []
+        for each in failed:
+            self._tell_of_handshake(each)
+
+    def _tell_of_handshake(self, failed: FailedHandshake) -> None:
+        counters = self._service.counters
+        if failed.hung_up:
+            counters.handshakes_abandoned += 1
+        else:
+            counters.connections_refused += 1
+        # Where no keys are needed, who hangs up only looked whether the port is open.
+        if failed.wants_keys or not failed.hung_up:
+            text, level = handshake_text(failed)
+            self._lines.say(text, kind=text, now=time.monotonic(), level=level, fields={"event": "handshake"})
 
     def begin(self, now: float) -> None:
         """A turn begins: the loop has what arrived, and has handled none of it."""
@@ -91,3 +105,16 @@ class Watch:
         if self._board is None or self._manager is None:
             return self.due
         return min(self._board.due, self._manager.tick(ended, self._board.newest))
+
+
+def handshake_text(failed: FailedHandshake) -> tuple[str, int]:
+    """What the log says of it, and how loud: whoever only looks whether a port is open is no fault."""
+    what = f"a connection to {failed.endpoint} failed in the handshake: "
+    if failed.hung_up:
+        why = "the peer hung up, as who has no key does, and who only looks whether the port is open"
+        return f"{what}{why}; `replayd keys generate` makes a key", logging.INFO
+    if failed.wants_keys:
+        why = "the peer has no key, or that of another server"
+        return f"{what}{why}; give it a file that `replayd keys generate` made for this one", logging.WARNING
+    why = "the peer has keys, and here are none"
+    return f"{what}{why}; take them away from it (REPLAYD_KEY_FILE), or set `[access] keys` here", logging.WARNING

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgpack
@@ -15,14 +16,15 @@ import numpy as np
 import pytest
 import zmq
 from click.testing import CliRunner
+from zmq.utils.monitor import recv_monitor_message
 
 from replayd.cli import main
 from replayd.cli_keys import keys
 from replayd_client import Client
 from replayd_client.errors import AccessDeniedError, DataError
-from replayd_client.keys import read_keys
+from replayd_client.keys import Keys, read_keys
 from tests.daemon.embedded import until
-from tests.daemon.harness import REPLAYD, DaemonProcess, environment, run_replayd
+from tests.daemon.harness import REPLAYD, DaemonProcess, Peer, environment, run_replayd
 from tests.daemon.test_http import get
 
 DEADLINE_MS = 20_000
@@ -141,10 +143,14 @@ def test_a_key_that_the_server_does_not_know_is_told_at_once(door: Doorkeeper, t
 
 def test_a_file_with_another_servers_key_is_told_at_once(door: Doorkeeper, tmp_path: Path) -> None:
     elsewhere = door.generate("wanderer", "admin", directory=tmp_path)
+    with door.client(str(door.directory / "boss.key")) as boss:
+        before = boss.info()["counters"]["connections_refused"]
     with door.client(elsewhere) as client:
         for ask in ASKED.values():
             with pytest.raises(AccessDeniedError, match="hangs up"):
                 ask(client)
+    with door.client(str(door.directory / "boss.key")) as boss:
+        assert boss.info()["counters"]["connections_refused"] > before
 
 
 def test_a_revoked_key_is_good_for_nothing_on_any_connection(door: Doorkeeper) -> None:
@@ -154,7 +160,7 @@ def test_a_revoked_key_is_good_for_nothing_on_any_connection(door: Doorkeeper) -
         client.insert(STEP, {"replay": 1.0}, DEADLINE_MS)
         door.revoke("leaver")
         for ask in ASKED.values():
-            with pytest.raises(AccessDeniedError):
+            with pytest.raises(AccessDeniedError, match="'leaver'"):
                 ask(client)
     with door.client(file) as client, pytest.raises(AccessDeniedError):
         client.server_info(timeout=DEADLINE_MS / 1000)
@@ -223,6 +229,144 @@ def test_a_key_file_comes_from_the_environment_too(door: Doorkeeper, monkeypatch
     monkeypatch.setenv("REPLAYD_KEY_FILE", str(door.directory / "boss.key"))
     with door.client(None) as client:
         assert "replay" in client.server_info(timeout=DEADLINE_MS / 1000)
+
+
+# --- the port of pushes -----------------------------------------------------------------------------------------------
+
+
+class Pusher(Peer):
+    """A peer that pushes, with these keys. What becomes of its handshakes its own socket tells, as any peer's does."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], door: Doorkeeper, keys: Keys | None) -> None:
+        self._keys = keys
+        self._monitor: zmq.Socket[bytes] | None = None
+        super().__init__(context, door.daemon.address, door.daemon.ingest_address)
+
+    def _connected(self, context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
+        socket = context.socket(kind)
+        socket.linger = 0
+        if self._keys is not None:
+            socket.curve_publickey, socket.curve_secretkey = self._keys.public.encode(), self._keys.secret.encode()
+            socket.curve_serverkey = self._keys.server.encode()
+        if kind == zmq.PUSH:
+            self._monitor = socket.get_monitor_socket(
+                zmq.EVENT_HANDSHAKE_SUCCEEDED
+                | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+                | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+                | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            )
+        socket.connect(address)
+        return socket
+
+    def handshake(self) -> tuple[int, int]:
+        """What became of the first one: the event and its value."""
+        assert self._monitor is not None
+        assert self._monitor.poll(DEADLINE_MS), "no handshake"
+        event = recv_monitor_message(self._monitor)
+        return event["event"], event["value"]
+
+    def close(self) -> None:
+        assert self.push is not None
+        assert self._monitor is not None
+        self.push.disable_monitor()
+        self._monitor.close()
+        super().close()
+
+
+def counters_and_items(boss: Client) -> tuple[dict[str, int], int]:
+    told = boss.info()
+    return told["counters"], told["tables"][0]["limiter"]["inserts"]
+
+
+def test_who_may_insert_may_push(door: Doorkeeper, zmq_context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    file = door.generate("pusher", "actor")
+    door.reload()
+    with (
+        door.client(str(door.directory / "boss.key")) as boss,
+        closing(Pusher(zmq_context, door, read_keys(file))) as peer,
+    ):
+        before, items = counters_and_items(boss)
+        peer.send_insert("replay", push=True)
+        assert peer.handshake()[0] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        until(lambda: counters_and_items(boss)[1] == items + 1)
+        assert counters_and_items(boss)[0]["pushes_refused"] == before["pushes_refused"]
+
+
+def test_what_a_learner_pushes_is_dropped_counted_and_logged(
+    door: Doorkeeper, zmq_context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    file = door.generate("onlooker", "learner")
+    door.reload()
+    with (
+        door.client(str(door.directory / "boss.key")) as boss,
+        closing(Pusher(zmq_context, door, read_keys(file))) as peer,
+    ):
+        before, items = counters_and_items(boss)
+        for _ in range(3):
+            peer.send_insert("replay", push=True)
+        until(lambda: counters_and_items(boss)[0]["pushes_refused"] == before["pushes_refused"] + 3)
+        assert counters_and_items(boss)[1] == items
+    said = door.daemon.output()
+    assert "refused a pushed message: forbidden: 'onlooker' has the role learner; insert takes the role actor" in said
+
+
+def test_what_a_revoked_key_pushes_is_dropped_and_counted_on_any_connection(
+    door: Doorkeeper, zmq_context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    shown = read_keys(door.generate("has-been", "actor"))
+    door.reload()
+    with door.client(str(door.directory / "boss.key")) as boss:
+        with closing(Pusher(zmq_context, door, shown)) as open_before:
+            _, items = counters_and_items(boss)
+            open_before.send_insert("replay", push=True)
+            until(lambda: counters_and_items(boss)[1] == items + 1)
+            door.revoke("has-been")
+            before, _ = counters_and_items(boss)
+            open_before.send_insert("replay", push=True)
+            until(lambda: counters_and_items(boss)[0]["pushes_refused"] == before["pushes_refused"] + 1)
+        with closing(Pusher(zmq_context, door, shown)) as opened_after:
+            opened_after.send_insert("replay", push=True)
+            assert opened_after.handshake() == (zmq.EVENT_HANDSHAKE_FAILED_AUTH, 400)
+            until(lambda: counters_and_items(boss)[0]["connections_refused"] > before["connections_refused"])
+        assert counters_and_items(boss)[1] == items + 1
+
+
+# What the peer's own socket may hear, what is counted, and the line in the log. Where one side has no key both notice,
+# and whichever does first hangs up.
+STRANGERS = {
+    "unknown": ({zmq.EVENT_HANDSHAKE_FAILED_AUTH}, {"connections_refused"}, "refused a connection from 127.0.0.1"),
+    "of another server": (
+        {zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL},
+        {"connections_refused"},
+        "no key, or that of another",
+    ),
+    "none": (
+        {zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL},
+        {"connections_refused", "handshakes_abandoned"},
+        "failed in the handshake",
+    ),
+}
+
+
+@pytest.mark.parametrize("key", STRANGERS)
+def test_a_stranger_who_pushes_hears_it_and_the_operator_too(
+    door: Doorkeeper, zmq_context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path, key: str
+) -> None:
+    events, counted, line = STRANGERS[key]
+    file = None
+    if key == "unknown":
+        file = stranger_at(door, tmp_path)
+    elif key == "of another server":
+        file = door.generate("wanderer", "admin", directory=tmp_path)
+    with door.client(str(door.directory / "boss.key")) as boss:
+        before, items = counters_and_items(boss)
+        with closing(Pusher(zmq_context, door, read_keys(file) if file else None)) as peer:
+            peer.send_insert("replay", push=True)
+            assert peer.handshake()[0] in events
+            until(lambda: any(counters_and_items(boss)[0][name] > before[name] for name in counted))
+        assert counters_and_items(boss)[1] == items
+    assert line in door.daemon.output()
+    assert str(door.daemon.ingest_address) in door.daemon.output()
 
 
 @pytest.mark.parametrize("fault", ["missing", "open to all", "nonsense", "short"])
