@@ -60,6 +60,9 @@ def _store_text(store: Mapping[str, Any]) -> str:
         text += f"begun with checkpoint {store['restored_generation']}, none since"
     else:
         text += "no checkpoint yet"
+    lost = [count(n, noun) for noun in ("item", "chunk", "request") if (n := store.get(f"lost_{noun}s"))]
+    if lost:
+        text += f"; damage took {', '.join(lost)} of what the daemon began with"
     if "running" in store:
         running = store["running"]
         text += f"; one is being written ({running['phase']}, {running['chunks']} of {running['chunks_total']} chunks)"

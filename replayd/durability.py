@@ -43,6 +43,16 @@ class Checkpoint:
 
 
 @dataclass(slots=True)
+class Lost:
+    """What damage of the store took from what the server began with."""
+
+    items: int = 0
+    chunks: int = 0
+    requests: int = 0
+    """Of the journal: those behind damage, and those that were refused when they were repeated."""
+
+
+@dataclass(slots=True)
 class Durability:
     """Times are by the service's clock. Without a `path` there is no store."""
 
@@ -56,6 +66,7 @@ class Durability:
     last: Checkpoint | None = None
     last_error: str | None = None
     restored_generation: int | None = None
+    lost: Lost = field(default_factory=Lost)
     running: Progress | None = None
     replayed: int | None = None
     """Requests of the journal that the server began with."""
@@ -92,6 +103,7 @@ class Durability:
         }
         if self.restored_generation is not None:
             fields["restored_generation"] = self.restored_generation
+            fields |= {f"lost_{name}": getattr(self.lost, name) for name in ("items", "chunks", "requests")}
         if self.last is not None:
             fields["durable_age_s"] = now - self.last.of
             fields["last"] = {**self._fields(self.last), "age_s": fields["durable_age_s"]}

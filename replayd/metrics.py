@@ -213,6 +213,19 @@ OF_THE_SERVER: Sequence[Plain] = (
         "Replies held back until what they promise is on the disk.",
         "store.journal.held_replies",
     ),
+    (
+        GaugeMetricFamily,
+        "replayd_lost_items",
+        "Items that damage of the store took from what the server began with; no value: it began empty.",
+        "store.lost_items",
+    ),
+    (GaugeMetricFamily, "replayd_lost_chunks", "Chunks that it took.", "store.lost_chunks"),
+    (
+        GaugeMetricFamily,
+        "replayd_lost_requests",
+        "Requests of the journal that could not be repeated.",
+        "store.lost_requests",
+    ),
     (GaugeMetricFamily, "replayd_store_size_bytes", "The store on the disk.", "store.size_bytes"),
     (
         GaugeMetricFamily,

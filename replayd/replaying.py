@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
-from replayd.journal_format import READ, READING, TIME_PASSED, TOGETHER, count_of, state_sum, unpack
+from replayd.journal_format import READ, READING, REQUEST, TIME_PASSED, TOGETHER, count_of, state_sum, unpack
 from replayd.messages import Peer
 from replayd.reception import Reception
 from replayd.service import Service
@@ -44,6 +45,8 @@ class Replayed:
     """The state was not the recorded one."""
     damage: str | None = None
     """Why the rest could not be read."""
+    behind: int = 0
+    """Requests in that rest; all entries of a value that is damaged itself, if it still tells how many it has."""
 
 
 def journal_end(values: Values, first: int) -> JournalEnd | None:
@@ -87,13 +90,14 @@ def replay(values: Values, first: int, service: Service, shift_s: float, advance
                 told.refused += len(together)
             together = []
 
+    values = iter(values)
     for number, value in values:
         if number != first:
             break
         try:
             read = unpack(value)
         except Damaged as damage:
-            told.damage = str(damage)
+            told.damage, told.behind = str(damage), _lost(chain([(number, value)], values), number)
             break
         advance(len(value))
         for entry in read.entries:
@@ -120,3 +124,22 @@ def replay(values: Values, first: int, service: Service, shift_s: float, advance
     handle()
     service.drain(are_read=False)
     return told
+
+
+def _lost(values: Values, first: int) -> int:
+    """How many requests there are from a damaged value on, as far as that can be told."""
+    lost, expected = 0, first
+    for number, value in values:
+        # Behind a value that does not say how many entries it has, whatever comes next goes on from it.
+        if expected and number != expected:
+            break
+        try:
+            expected = number + count_of(value)
+        except Damaged:
+            expected = 0
+            continue
+        try:
+            lost += sum(entry.kind in (REQUEST, TOGETHER) for entry in unpack(value).entries)
+        except Damaged:
+            lost += count_of(value)
+    return lost

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from replayd.blobs import parse_schema, parse_template
+from replayd.durability import Lost
 from replayd.errors import BadRequest, SignatureMismatch, StoreError, StoreMismatch, StoreUnreadable
 from replayd.handover import SavedChunks
 from replayd.messages import Int64s
@@ -119,6 +120,7 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
     except SignatureMismatch as mismatch:
         raise StoreMismatch(_signatures(mismatch, state, service)) from None
     _tell_damage(store, damage, losses, rules)
+    service.durability.lost = Lost(sum(losses.items.values()), losses.chunks)
     _tell_beyond(losses.beyond, service, rules)
     requests = ""
     if kept is not None and end is not None:
@@ -129,6 +131,7 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         service.streams.lease_s, service.capacity.max_bytes = lease_s, max_bytes
         _as_configured(service, configured, now, rules)
         service.durability.replayed = told.requests
+        service.durability.lost.requests = told.behind + told.refused
         requests = f" and {count(told.requests, 'request')} of the journal"
     if not head.clean:
         service._keys.take(KEYS_SKIPPED)
@@ -224,7 +227,8 @@ def _change(table: Table, settings: dict[str, Any]) -> None:
 def _tell_replayed(store: Store, told: Replayed, away_s: float, rules: RestoreRules) -> None:
     problems = []
     if told.damage:
-        problems.append(f"it is damaged behind {told.entries} entries ({told.damage}), and the rest is lost")
+        rest = f"the rest, {count(told.behind, 'request')}, is lost"
+        problems.append(f"it is damaged behind {told.entries} entries ({told.damage}), and {rest}")
     if told.refused:
         problems.append(f"{told.refused} requests that had been accepted were refused now, and are lost")
     if told.differs:

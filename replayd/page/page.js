@@ -377,6 +377,8 @@ function showCounts(info) {
   ];
   if (info.store) {
     rows.push(["Checkpoints: written, failed", `${number(info.store.checkpoints)}, ${number(info.store.failures)}`, info.store.failures]);
+    const { lost_items: items = 0, lost_requests: requests = 0 } = info.store;
+    rows.push(["Damage took: items, requests", `${number(items)}, ${number(requests)}`, items || requests]);
     rows.push(["Store on the disk", `${bytes(info.store.size_bytes)} in ${info.store.path}`]);
   }
   facts($("counts").querySelector("dl"), rows);

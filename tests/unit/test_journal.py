@@ -285,25 +285,33 @@ def test_a_resend_after_a_crash_is_acknowledged_again_and_not_applied(tmp_path: 
         assert contents(again.service) == list(range(5))
 
 
+@pytest.mark.parametrize(
+    ("damage", "told", "lost"),
+    [(lambda value: value[:-1] + bytes([value[-1] ^ 1]), "CRC", 4), (lambda value: value[:20], "has 20 bytes", 2)],
+    ids=["a byte", "cut off"],
+)
 def test_behind_a_damaged_value_nothing_is_replayed_and_all_before_it_is(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes], told: str, lost: int
 ) -> None:
     writer = StreamWriter()
     with Journaled(tmp_path, [fifo()]) as live:
-        for _ in range(3):
+        for _ in range(4):
             ask(live, inserted(writer))
             live.settle(time.monotonic())
     with Store(tmp_path) as store:
         values = [(number, bytes(value)) for number, value in store.entries(0)]
-        assert len(values) == 3
+        assert len(values) == 4
         number, value = values[1]
         with store._env.begin(write=True, db=store._db["journal"]) as txn:
-            txn.put(number.to_bytes(8, sys.byteorder), value[:-1] + bytes([value[-1] ^ 1]))
-    with pytest.raises(StoreUnreadable, match="CRC"):
+            txn.put(number.to_bytes(8, sys.byteorder), damage(value))
+    with pytest.raises(StoreUnreadable, match=told):
         Journaled(tmp_path, [fifo()], rules=RestoreRules(strict=True))
     with Journaled(tmp_path, [fifo()]) as again:
         assert contents(again.service) == [0]
-        assert "the rest is lost" in caplog.text
+        # What is damaged itself tells of its entries, if of anything: a request, and that time has passed.
+        assert f"the rest, {lost} requests, is lost" in caplog.text
+        store_fields = again.service.durability.report(time.monotonic())["store"]
+        assert [store_fields[f"lost_{name}"] for name in ("items", "chunks", "requests")] == [0, 0, lost]
 
 
 def test_what_cannot_be_written_is_not_acknowledged_until_a_checkpoint_has_it(tmp_path: Path) -> None:
