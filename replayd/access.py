@@ -21,7 +21,7 @@ from replayd.messages import OPS
 _EVERYBODY = frozenset(("hello", "info", "why"))
 ROLES: Mapping[str, frozenset[str]] = {
     "actor": _EVERYBODY | {"insert", "keepalive", "close_stream"},
-    "learner": _EVERYBODY | {"sample", "update", "peek"},
+    "learner": _EVERYBODY | {"sample", "withdraw", "update", "peek"},
     "admin": frozenset(OPS),
 }
 """The operations that each role lets its holder ask for."""

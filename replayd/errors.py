@@ -18,6 +18,7 @@ nothing. Our own faults are assertions and are not in this file. Knows nothing o
     ├── TableFull             table_full
     ├── NeverGrantable        never_grantable
     ├── Timeout               timeout
+    ├── Withdrawn             withdrawn
     ├── Forbidden             forbidden
     ├── ShuttingDown          shutting_down
     ├── Loading               loading
@@ -167,6 +168,13 @@ class Timeout(PeerError):
     retry = "yes"
 
 
+class Withdrawn(PeerError):
+    code = "withdrawn"
+    meaning = "the peer took the sample back before it was granted"
+    fault = "nobody"
+    retry = "no"
+
+
 class Forbidden(PeerError):
     code = "forbidden"
     meaning = "the peer's key does not let it ask for this; detail: `name`, `roles`, `needed` (one of these roles)"
@@ -224,6 +232,7 @@ WIRE_ERRORS: tuple[type[PeerError], ...] = (
     TableFull,
     NeverGrantable,
     Timeout,
+    Withdrawn,
     Forbidden,
     ShuttingDown,
     Loading,

@@ -35,7 +35,7 @@ BROKEN_AT = 4
 RETRY_S = 5.0
 """After a checkpoint that was to mend the journal and failed, the next attempt."""
 
-RECORDED = frozenset(("insert", "sample", "update", "reset", "set", "keepalive", "close_stream", "peek"))
+RECORDED = frozenset(("insert", "sample", "withdraw", "update", "reset", "set", "keepalive", "close_stream", "peek"))
 """Operations that change the state: draws count, and the generator moves on; a stream that was heard lives longer; a
 peek is one more reply that its peer has not read."""
 PROMISES = frozenset(("insert", "update", "reset", "set"))

@@ -59,7 +59,9 @@ DESCRIPTIONS = Limit("descriptions", 256, "distinct schemas, templates or tables
 RUNS = Limit("runs", 4096, "runs of one output column of a template")
 SAMPLES = Limit("samples", 16384, "n of one sample request")
 PEEKED = Limit("peeked", 1024, "items of one peek: it is for looking, not for training")
-LOOKS_PER_S = Limit("looks_per_s", 2000, "hello, info, why, peek, set, reset and checkpoint of one peer in a second")
+LOOKS_PER_S = Limit(
+    "looks_per_s", 2000, "hello, info, why, peek, set, reset, withdraw and checkpoint of one peer in a second"
+)
 REPLY_BYTES = Limit(
     "reply_bytes", 64 * MIB, "payload with which a reply takes no further item: the one that reaches it is its last"
 )

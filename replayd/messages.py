@@ -173,6 +173,13 @@ class Sample:
 
 
 @dataclass(slots=True)
+class Withdraw:
+    """Take back all samples of this peer that wait."""
+
+    id: int
+
+
+@dataclass(slots=True)
 class Update:
     """Priorities by key, one entry each, and keys of items to delete; the deletes come first."""
 
@@ -252,7 +259,21 @@ class CloseStream:
     stream: bytes
 
 
-Request = Hello | Insert | Sample | Update | Reset | Info | Why | Peek | Set | KeepAlive | CloseStream | Checkpoint
+Request = (
+    Hello
+    | Insert
+    | Sample
+    | Withdraw
+    | Update
+    | Reset
+    | Info
+    | Why
+    | Peek
+    | Set
+    | KeepAlive
+    | CloseStream
+    | Checkpoint
+)
 
 OPS: dict[str, type[Request]] = {
     "hello": Hello,
@@ -267,6 +288,7 @@ OPS: dict[str, type[Request]] = {
     "keepalive": KeepAlive,
     "close_stream": CloseStream,
     "checkpoint": Checkpoint,
+    "withdraw": Withdraw,
 }
 
 

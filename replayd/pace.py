@@ -7,9 +7,9 @@ the present second. Knows no clock.
 from __future__ import annotations
 
 from replayd.limits import LOOKS_PER_S
-from replayd.messages import Checkpoint, Hello, Info, Peek, Peer, Request, Reset, Set, Why
+from replayd.messages import Checkpoint, Hello, Info, Peek, Peer, Request, Reset, Set, Why, Withdraw
 
-_LOOKS: frozenset[type[Request]] = frozenset((Checkpoint, Hello, Info, Peek, Reset, Set, Why))
+_LOOKS: frozenset[type[Request]] = frozenset((Checkpoint, Hello, Info, Peek, Reset, Set, Why, Withdraw))
 
 
 class Pace:

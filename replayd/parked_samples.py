@@ -76,11 +76,8 @@ def wait_again(service: Service, samples: State | None, later_s: float) -> None:
 
 def forget_peers(service: Service) -> None:
     """Nobody waits any more, neither for samples nor for acknowledgements, and nobody is answered."""
-    for request, _ in service.give_up_held():
-        request.answered = True
+    service.give_up_samples(None)
     for table in service.tables.values():
-        for request in table.give_up_samples():
-            request.answered = True
         for pending in table.pending_inserts:
             pending.ticket.askers.clear()
     service._accounts.clear()

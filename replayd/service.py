@@ -18,7 +18,7 @@ from replayd.chunks import ChunkStore
 from replayd.columns import Template
 from replayd.deadlines import Deadlines, PendingHere
 from replayd.durability import Durability
-from replayd.errors import BadRequest, Fault, PeerError, ShuttingDown
+from replayd.errors import BadRequest, Fault, PeerError, ShuttingDown, Withdrawn
 from replayd.intake import Intake, table_named
 from replayd.interned import Interned
 from replayd.items import FIRST_KEY, Keys
@@ -44,6 +44,7 @@ from replayd.messages import (
     Set,
     Update,
     Why,
+    Withdraw,
 )
 from replayd.pace import Pace
 from replayd.peeking import peek
@@ -55,7 +56,7 @@ from replayd.service_proof import prove_service
 from replayd.settings import change_live
 from replayd.streams import Streams, Ticket
 from replayd.table import Table
-from replayd.table_arguments import check_extensions_together
+from replayd.table_arguments import check_tables_together
 from replayd.waiting import timeout, timeout_unread, why
 from replayd.wishes import carry_out_wishes
 
@@ -79,19 +80,7 @@ class Service:
         max_bytes: int | None = None,
         first_key: int = FIRST_KEY,
     ) -> None:
-        if not tables:
-            raise ValueError("a server needs at least one table")
-        names = [table.name for table in tables]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"tables are named twice: {', '.join(twice)}")
-        taken = [table.name for table in tables if table.is_bound]
-        if taken:
-            raise ValueError(
-                f"tables that already belong to a server, or did: {', '.join(taken)}; Table.replace() makes an empty "
-                "one of the same settings"
-            )
-        check_extensions_together({table.name: table.extensions for table in tables})
+        check_tables_together(tables)
         self.server_id = server_id
         self.version = version
         self.started_at = started_at
@@ -125,6 +114,7 @@ class Service:
             Hello: self._hello,
             Insert: self._insert,
             Sample: self._sample,
+            Withdraw: self._withdraw,
             Update: self._update,
             Reset: self._reset,
             Info: self._info,
@@ -225,26 +215,26 @@ class Service:
         """Answer everyone who waits with `shutting_down`; nothing is accepted any more."""
         self._stopping = True
         error = ShuttingDown("the server is stopping")
-        for request, _ in self.give_up_held():
-            self._answered(request)
+        for request, _ in self.give_up_samples(None):
             self.refuse(request.peer, "sample", request.id, error)
         for table in self.tables.values():
-            for request in table.give_up_samples():
-                self._answered(request)
-                self.refuse(request.peer, "sample", request.id, error)
             for ticket in {id(p.ticket): p.ticket for p in table.pending_inserts}.values():
                 for peer, asked in ticket.askers:
                     self._accounts.close_insert(peer, ticket.nbytes)
                     self.refuse(peer, "insert", asked, error)
                 ticket.askers.clear()
 
-    def give_up_held(self) -> list[PendingHere]:
-        """Forget the samples that wait until their peers have read."""
-        held = self._quotas.held
-        for request, table in held:
+    def give_up_samples(self, peer: Peer) -> list[PendingHere]:
+        """Forget the samples of this peer that wait, None: of all, at tables and until their peers have read."""
+        given_up = [each for each in self._quotas.held if peer is None or each[0].peer == peer]
+        for request, table in given_up:
             self._quotas.let_go(request.peer, (request, table))
             request.is_held = False
-        return held
+        for table in self.tables.values():
+            given_up += [(request, table) for request in table.give_up_samples(peer)]
+        for request, _ in given_up:
+            self._answered(request)
+        return given_up
 
     def report(self, now: float, brief: bool = False) -> dict[str, Any]:
         """What `info` says, in values that nothing changes later; if brief, at a bounded cost."""
@@ -294,6 +284,14 @@ class Service:
         self._pump(table, now)
         if not pending.answered:
             self._deadlines.add(pending, table)
+
+    def _withdraw(self, peer: Peer, request: Withdraw, now: float) -> None:
+        given_up = [] if peer is None else self.give_up_samples(peer)
+        for sample, _ in given_up:
+            self.refuse(peer, "sample", sample.id, Withdrawn("the peer took this sample back"))
+        self._outbox.append((peer, Result("withdraw", request.id)))
+        for table in {table.name: table for _, table in given_up}.values():
+            self._pump(table, now)
 
     def _update(self, peer: Peer, request: Update, now: float) -> None:
         table = table_named(request.table, self.tables)

@@ -26,7 +26,7 @@ from replayd.interned import Interned
 from replayd.items import NOT_FOUND, Items
 from replayd.limits import PENDING_BYTES, PENDING_INSERTS
 from replayd.maximum import Maximum
-from replayd.messages import Float64s, Int64s, Sampled, Shown, Uint64s
+from replayd.messages import Float64s, Int64s, Peer, Sampled, Shown, Uint64s
 from replayd.pending import (
     ENTER_TOGETHER,
     Drawn,
@@ -211,12 +211,12 @@ class Table:
         granted = self.limiter.sampleable(request.n - request.drawn) if is_first and "sample" not in self.paused else 0
         return self._draw(request, granted, 1, now) if granted or request.drawn else None
 
-    def give_up_samples(self) -> list[PendingSample]:
-        """Forget all parked requests, and the draws kept for them."""
-        given_up = list(self.pending_samples)
+    def give_up_samples(self, peer: Peer) -> list[PendingSample]:
+        """Forget the parked requests of this peer, None: all, and the draws kept for them."""
+        given_up = [request for request in self.pending_samples if peer is None or request.peer == peer]
         for request in given_up:
             self._let_go(request)
-        self.pending_samples.clear()
+            self.pending_samples.remove(request)
         return given_up
 
     def update(self, keys: Uint64s, priorities: Float64s, deletes: Uint64s) -> tuple[int, int, Uint64s]:

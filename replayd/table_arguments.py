@@ -64,6 +64,24 @@ def anew(name: str, extensions: Sequence[Any]) -> list[Any]:
         ) from error
 
 
+def check_tables_together(tables: Sequence[Any]) -> None:
+    """Judge the tables of a server: there is one, each has a name of its own and was in no server before, and their
+    extensions fit. Raises ValueError."""
+    if not tables:
+        raise ValueError("a server needs at least one table")
+    names = [table.name for table in tables]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"tables are named twice: {', '.join(twice)}")
+    taken = [table.name for table in tables if table.is_bound]
+    if taken:
+        raise ValueError(
+            f"tables that already belong to a server, or did: {', '.join(taken)}; Table.replace() makes an empty "
+            "one of the same settings"
+        )
+    check_extensions_together({table.name: table.extensions for table in tables})
+
+
 def check_extensions_together(extensions: Mapping[str, Sequence[Any]]) -> None:
     """Judge the extensions of a server's tables, which are given by name.
 

@@ -39,6 +39,7 @@ from replayd.messages import (
     Set,
     Update,
     Why,
+    Withdraw,
 )
 
 VERSION = 1
@@ -135,6 +136,10 @@ def _sample(id: int, header: Header, body: Frames) -> Sample:
     return Sample(id, header.table(), n, min_n, timeout_ms / 1000)
 
 
+def _withdraw(id: int, header: Header, body: Frames) -> Withdraw:
+    return Withdraw(id)
+
+
 def _update(id: int, header: Header, body: Frames) -> Update:
     keys = header.array("keys", "<u8", optional=True)
     priorities = header.array("priorities", "<f8", len(keys), optional=True)
@@ -194,6 +199,7 @@ _READERS: dict[str, Callable[[int, Header, Frames], Request]] = {
     "keepalive": _keepalive,
     "close_stream": _close_stream,
     "checkpoint": _checkpoint,
+    "withdraw": _withdraw,
 }
 assert list(_READERS) == list(OPS)
 

@@ -31,7 +31,7 @@ from replayd_client.errors import (
 from replayd_client.handshake import EVENTS, Handshake
 from replayd_client.keys import Keys
 from replayd_client.messages import Buffer, ErrorReply, HelloReply, Reply
-from replayd_client.wire import VERSION, decode_reply, encode_hello
+from replayd_client.wire import VERSION, decode_reply, encode_hello, encode_withdraw
 
 log = logging.getLogger("replayd_client")
 
@@ -82,6 +82,8 @@ class Connection:
         self._ready = False
         self._reopen_at = self._opened_at = 0.0
         self._failures = 0
+        self._asked: int | None = None
+        """The request that a call sent in this session and has no answer to."""
         self._handshake = Handshake(address, keys)
         self._closed = False
 
@@ -159,6 +161,20 @@ class Connection:
     def renew(self) -> None:
         """Give the session up and what is queued in the socket with it; `pump` begins another."""
         self._replace(time.monotonic())
+
+    def withdraw(self, wait_s: float = 0.0) -> None:
+        """Take back what was asked and is not answered, or a sample that waits would be drawn for nobody.
+
+        Returns when the server has done so, after `wait_s` at most.
+        """
+        asked, self._asked = self._asked, None
+        if asked is None or not self._ready:
+            return
+        request_id = self.next_id()
+        is_sent, deadline = self.send(encode_withdraw(request_id)), time.monotonic() + wait_s
+        while is_sent and self._ready and (left_s := deadline - time.monotonic()) > 0:
+            if any(reply.id == request_id for reply in self.pump(left_s)):
+                return
 
     def unreachable(self, waited_s: float) -> ConnectionLostError:
         """The error to raise when there is no session at a deadline."""
@@ -278,6 +294,7 @@ class Connection:
             self._reopen_at += REOPEN_S[min(self._failures, len(REOPEN_S) - 1)]
             self._failures += 1
         self._ready = False
+        self._asked = None
         # What is still queued in the socket will be sent again in the next session.
         self._close_socket(0)
 
@@ -338,6 +355,13 @@ class Call:
 
     def answer(self) -> Reply:
         """Wait for the answer, and return or raise it."""
+        try:
+            return self._answer()
+        except BaseException:  # Ctrl-C as well: the request may be a sample that waits.
+            self._connection.withdraw()
+            raise
+
+    def _answer(self) -> Reply:
         connection, started, deadline = self._connection, self._started, self._deadline
         send_at = 0.0
         put_off: ReplaydError | None = None
@@ -364,6 +388,7 @@ class Call:
             for reply in connection.pump(max(until - now, 0.0)):
                 if reply.id != self._id:
                     continue  # An answer to a request that was given up.
+                connection._asked = None
                 if not isinstance(reply, ErrorReply):
                     if isinstance(reply, HelloReply):
                         connection.hello = reply
@@ -376,7 +401,7 @@ class Call:
     def _send(self) -> None:
         connection = self._connection
         if connection.ready and self._sent_in != connection.session and connection.send(self._encode(self._id)):
-            self._sent_in = connection.session
+            self._sent_in, connection._asked = connection.session, self._id
 
 
 def _received(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:

@@ -25,9 +25,9 @@ class Dataset(Generic[T]):
     """An iterator of what a thread draws ahead: of SampleBatch, as `client.dataset` makes it.
 
     The thread starts with the first `next`, and has a connection of its own. What it drew ahead counts as sampled, and
-    is lost when the dataset is closed before it was taken; so is what the server grants, within 3 s, to a request that
-    waited there then. Any number of threads may iterate: each batch goes to one of them. A server that goes and comes
-    back is an interruption, not an end.
+    is lost when the dataset is closed before it was taken; a request that waits at the server is taken back then. Any
+    number of threads may iterate: each batch goes to one of them. A server that goes and comes back is an interruption,
+    not an end.
 
     Iteration ends, and `ended_by` tells why: when there were as many batches as asked for, when a consumer has waited
     for `timeout_ms`, and when it is closed. Errors are raised in every consumer, after the batches drawn before.

@@ -17,7 +17,7 @@ ReplaydError                          .code (the wire's word, "" for an error of
 ├── ForkedClientError    RuntimeError     a writer used in a forked child
 └── ServerError          RuntimeError     the server refused; the base of the codes no caller can put right
     └── ProtocolError (bad_message, bad_request), UnsupportedVersionError, UnknownOpError,
-        UnknownStreamError, SequenceGapError, MissingChunkError, NoStoreError, CheckpointFailedError
+        UnknownStreamError, SequenceGapError, MissingChunkError, NoStoreError, CheckpointFailedError, WithdrawnError
 """
 
 from __future__ import annotations
@@ -209,6 +209,12 @@ class CheckpointFailedError(ServerError):
     code = "checkpoint_failed"
 
 
+class WithdrawnError(ServerError):
+    """The client itself took the sample back. No user sees it: who does so waits for no answer."""
+
+    code = "withdrawn"
+
+
 _BY_CODE: dict[str, type[ReplaydError]] = {
     cls.code: cls
     for cls in (
@@ -232,6 +238,7 @@ _BY_CODE: dict[str, type[ReplaydError]] = {
         NotDurableError,
         NoStoreError,
         CheckpointFailedError,
+        WithdrawnError,
     )
 }
 

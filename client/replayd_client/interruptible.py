@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from collections.abc import Sequence
@@ -9,9 +10,15 @@ from collections.abc import Sequence
 import zmq
 
 from replayd_client.connection import Connection
+from replayd_client.errors import ReplaydError
 from replayd_client.keys import Keys
 from replayd_client.messages import Buffer, Reply
 from replayd_client.pool import ZmqContext
+
+log = logging.getLogger("replayd_client")
+
+WITHDRAW_S = 1.0
+"""Longest wait at the end for a server to take a sample back."""
 
 
 class Interrupted(Exception):
@@ -42,11 +49,24 @@ class InterruptibleConnection(Connection):
             raise Interrupted
         return super().send(frames)
 
+    def withdraw(self, wait_s: float = 0.0) -> None:
+        # Nothing is sent after an interruption; `close` does it.
+        if not self._is_interrupted:
+            super().withdraw(wait_s)
+
     def close(self) -> None:
-        super().close()
+        """Take back what waits at the server, and close. Who inserts afterwards inserts for others: so this waits for
+        the server's word, WITHDRAW_S at most."""
         with self._lock:
+            self._is_interrupted = False
+            self._poller.unregister(self._bell)
             self._waker.close()
             self._bell.close()
+        try:
+            self.withdraw(WITHDRAW_S)
+        except ReplaydError as error:
+            log.info("a sample of %s could not be taken back: %s", self.address, error)
+        super().close()
 
     def _receive(self) -> list[Reply]:
         if self._is_interrupted:

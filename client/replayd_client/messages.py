@@ -248,7 +248,7 @@ class CheckpointReply:
 
 @dataclass(slots=True)
 class DoneReply:
-    """The answer of an operation that has nothing to tell: keepalive, close_stream."""
+    """The answer of an operation that has nothing to tell: keepalive, close_stream, withdraw."""
 
     id: int
     op: str

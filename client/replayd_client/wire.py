@@ -76,6 +76,7 @@ __all__ = [
     "encode_set",
     "encode_update",
     "encode_why",
+    "encode_withdraw",
 ]
 
 VERSION = 1
@@ -150,6 +151,10 @@ def encode_peek(request_id: int, table: str, order: str, n: int, keys: Numbers) 
     if len(keys):
         return [_header("peek", request_id, {"table": table, "keys": _pack(keys, "<u8")})]
     return [_header("peek", request_id, {"table": table, "order": order, "n": n})]
+
+
+def encode_withdraw(request_id: int) -> list[Buffer]:
+    return [_header("withdraw", request_id, {})]
 
 
 def encode_set(request_id: int, table: str, changes: Mapping[str, Any]) -> list[Buffer]:
@@ -374,5 +379,6 @@ _DECODERS: dict[str, Callable[[int, Fields, Sequence[Buffer]], Reply]] = {
     "set": _decode_set,
     "keepalive": lambda request_id, fields, body: DoneReply(request_id, "keepalive"),
     "close_stream": lambda request_id, fields, body: DoneReply(request_id, "close_stream"),
+    "withdraw": lambda request_id, fields, body: DoneReply(request_id, "withdraw"),
     "checkpoint": _decode_checkpoint,
 }

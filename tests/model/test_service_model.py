@@ -32,6 +32,7 @@ from replayd.messages import (
     Set,
     Update,
     Why,
+    Withdraw,
 )
 from replayd.service import Service
 from replayd.table import Table
@@ -217,6 +218,21 @@ class ServiceMachine(RuleBasedStateMachine):
             return
         self.naive[name].pending_samples.append(NaiveSample(request.id, n, request.min_n, self.now + wait))
         self._compare(replies, self._pump([name]))
+
+    @rule()
+    def withdraw(self) -> None:
+        names = [name for name in ("a", "b") if self.naive[name].pending_samples]
+        waiting = [sample.id for name in names for sample in self.naive[name].pending_samples]
+        for name in names:
+            self.naive[name].pending_samples.clear()
+        request = Withdraw(self._id())
+        self.service.handle("learner", "withdraw", request, self.now)
+        replies = self.service.drain()
+        withdrawn, others = replies[: len(waiting)], replies[len(waiting) + 1 :]
+        found = [(reply.id, getattr(reply, "code", "")) for _, reply in withdrawn]
+        assert found == [(id, "withdrawn") for id in waiting]
+        assert replies[len(waiting)] == ("learner", Result("withdraw", request.id))
+        self._compare(others, self._pump(names))
 
     @rule(
         name=st.sampled_from(["a", "b"]),

@@ -33,6 +33,7 @@ from replayd.messages import (
     Set,
     Update,
     Why,
+    Withdraw,
 )
 from replayd.service import Service
 
@@ -79,7 +80,7 @@ class Traffic:
     def step(self, service: Service) -> None:
         """One thing happens."""
         kinds = [self._insert] * 8 + [self._sample] * 5 + [self._update] * 2 + [self._look, self._resend]
-        rare = [self._reset, self._set, self._end_stream]
+        rare = [self._reset, self._set, self._end_stream, self._withdraw]
         kind = self.random.choice([*kinds, self._pause, self.random.choice(rare)])
         kind(service)
 
@@ -138,6 +139,9 @@ class Traffic:
         n = self.random.randint(1, 6)
         min_n = self.random.choice([1, 1, self.random.randint(1, n)])
         self._ask(service, "learner", Sample(self._id(), self._table(), n, min_n, self.random.choice([0.0, WAIT_S])))
+
+    def _withdraw(self, service: Service) -> None:
+        self._ask(service, "learner", Withdraw(self._id()))
 
     def _update(self, service: Service) -> None:
         name = self._table()

@@ -7,7 +7,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from replayd.messages import CloseStream, Insert, KeepAlive, Request, Reset, Sample, Set, Update
+from replayd.messages import CloseStream, Insert, KeepAlive, Request, Reset, Sample, Set, Update, Withdraw
 from replayd.reception import Reception
 from replayd.service import Service
 from tests.model.traffic import Traffic
@@ -74,6 +74,8 @@ def encoded(request: Request) -> list[bytes] | None:
             fields |= {"table": request.table, "changes": request.changes}
         case Reset():
             fields["table"] = request.table
+        case Withdraw():
+            pass
         case KeepAlive() | CloseStream():
             fields["stream"] = request.stream
         case _:
@@ -89,6 +91,7 @@ _OPS = {
     Reset: "reset",
     KeepAlive: "keepalive",
     CloseStream: "close_stream",
+    Withdraw: "withdraw",
 }
 
 

@@ -79,7 +79,7 @@ def of_request(op: str, request: server.Request) -> Message:
             return {**head, "table": request.table, "changes": request.changes}
         case server.KeepAlive() | server.CloseStream():
             return {**head, "stream": request.stream.hex()}
-        case server.Info() | server.Checkpoint():
+        case server.Info() | server.Checkpoint() | server.Withdraw():
             return head
 
 
@@ -230,6 +230,8 @@ def encode_as_client(message: Message, body_frames: Sequence[bytes]) -> list[byt
             made = client.encode_close_stream(id, bytes.fromhex(message["stream"]))
         case "checkpoint":
             made = client.encode_checkpoint(id)
+        case "withdraw":
+            made = client.encode_withdraw(id)
         case _:
             raise AssertionError(f"the client has no encoder for {op}")
     return [bytes(frame) for frame in made]

@@ -554,6 +554,7 @@ def requests() -> list[Vector]:
             [header("close_stream", 16, ("stream", binary(STREAM)))],
             {"op": "close_stream", "id": 16, "stream": STREAM.hex()},
         ),
+        request("withdraw", "samples that wait are taken back", [header("withdraw", 19)], {"op": "withdraw", "id": 19}),
         request(
             "checkpoint", "what is held is to be made durable", [header("checkpoint", 18)],
             {"op": "checkpoint", "id": 18},
@@ -1183,6 +1184,7 @@ def replies() -> list[Vector]:
             },
         ),
         reply("keepalive", "nothing to tell", [header("keepalive", 14)], {"op": "keepalive", "id": 14}),
+        reply("withdraw", "nothing to tell", [header("withdraw", 17)], {"op": "withdraw", "id": 17}),
         reply("close_stream", "nothing to tell", [header("close_stream", 15)], {"op": "close_stream", "id": 15}),
         reply(
             "checkpoint",
@@ -1417,6 +1419,7 @@ def errors() -> list[Vector]:
                ("who_must_act", text("writers")), ("size", uint(1)), ("limiter", limiter),
                detail={"table": "replay", "blocked_by": "min_size_to_sample", "who_must_act": "writers", "size": 1,
                        "limiter": limiter_numbers}),
+        failed("withdrawn", "sample", 21, "withdrawn", "the peer took this sample back", detail={}),
         failed("shutting_down", "info", 14, "shutting_down", "the server is stopping", detail={}),
         failed("loading", "hello", 16, "loading", "the server is reading its store", ("phase", text("chunks")),
                ("done_bytes", uint(5)), ("total_bytes", uint(9)), ("elapsed_s", real(1.5)),

@@ -69,7 +69,7 @@ def test_vectors_show_every_op_both_ways_and_every_error_both_ways() -> None:
     assert codes <= {vector["message"]["error"]["code"] for vector in vectors("errors")}
     # These are about states that one request cannot bring about.
     states = {"sequence_gap", "signature_mismatch", "never_grantable", "timeout", "table_full"}
-    states |= {"forbidden", "shutting_down", "loading", "not_durable", "checkpoint_failed"}
+    states |= {"forbidden", "shutting_down", "loading", "not_durable", "checkpoint_failed", "withdrawn"}
     assert {vector["error"] for vector in vectors("refusals")} == codes - states
 
 
