@@ -257,11 +257,11 @@ def _plain(name: str, value: Any) -> Any:
     """A setting's value as the wire has it."""
     if isinstance(value, np.generic):
         value = value.item()
-    if value is None or isinstance(value, float):
+    if value is None or isinstance(value, float | str):
         return value
     if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
         return value
-    raise DataError(f"setting {name} is a number, a bool, or None where it may be unlimited, not {value!r}")
+    raise DataError(f"setting {name} is a number, a bool, a word, or None where it may be unlimited, not {value!r}")
 
 
 def _pauses(sides: Sequence[str]) -> Iterator[str]:

@@ -98,6 +98,7 @@ CLIENT_CALLS: list[tuple[str, Callable[[Client, Any], Any], list[Any]]] = [
     ("peek keys", lambda c, a: c.peek("t", keys=a), [3, "ab", [1.0], [True], [-1], [[1], [1, 2]]]),
     ("set table", lambda c, a: c.set(a, max_size=5), NO_TABLES),
     ("set max_size", lambda c, a: c.set("t", max_size=a), [0, -1, 2.5, NAN, "5", [5], 2**70]),
+    ("set when_full", lambda c, a: c.set("t", when_full=a), ["never", "", None, 1, True]),
     ("set priority_exponent", lambda c, a: c.set("t", priority_exponent=a), [1.0]),
     ("set paused_inserts", lambda c, a: c.set("t", paused_inserts=a), ["yes", None, []]),
     ("pause table", lambda c, a: c.pause(a), NO_TABLES),

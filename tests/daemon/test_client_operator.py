@@ -159,6 +159,17 @@ def test_settings_of_a_live_table_change_and_are_told(serve: Any, client_of: Any
     assert (info.current_size, info.max_size, info.evictions, info.evicted_unsampled) == (7, 7, 3, 3)
 
 
+def test_every_setting_that_a_table_tells_can_be_set(serve: Any, client_of: Any) -> None:
+    client = client_of(serve(prioritized("t")))
+    settings = client.set("t").after
+    assert client.set("t", **settings).after == settings
+    assert client.set("t", max_bytes=10_000, when_full="reject").after == {
+        **settings,
+        "max_bytes": 10_000,
+        "when_full": "reject",
+    }
+
+
 def test_what_a_changed_limit_takes_and_what_still_holds_inserts_is_told(serve: Any, client_of: Any) -> None:
     client = client_of(serve(replayd.Table.queue("q", 2)))
     client.insert_batch(np.zeros((2, 1)), {"q": 1.0})
