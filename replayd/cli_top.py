@@ -6,6 +6,7 @@ Owns how `info` looks in some 80 by 24 characters. Draws with rich, which it imp
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections import deque
@@ -30,11 +31,14 @@ INTERVAL_S = 1.0
 ANSWER_S = 5.0
 """How long an answer may take before it is said that nobody answers."""
 REMEMBERED = 24
-"""Rates that are drawn as a little graph."""
+"""Looks whose rates are drawn as a little graph, and over which draws are told of."""
 BAR = 20
 BAND = 24
 """Widths, in characters."""
 Report = Mapping[str, Any]
+
+_CLAUSE = re.compile(r"[,;] |  (?=\S)")
+"""Where a line is broken first."""
 
 
 @click.command()
@@ -75,7 +79,7 @@ def top(tables: tuple[str, ...], address: str, interval_s: float, frames: int | 
         look.see(_info(pool), address)
         missing = [name for name in tables if name not in look.names]
         if missing:
-            fail(1, f"there is no table {missing[0]!r}; there are: {', '.join(look.names)}")
+            fail(os.EX_USAGE, f"there is no table {missing[0]!r}; there are: {', '.join(look.names)}")
         if as_json or not console.is_terminal:
             for frame in range(frames or 1):
                 if frame:
@@ -150,6 +154,8 @@ class Look:
         self._answered = True
         self._address = ""
         self._rates: dict[str, dict[str, deque[float]]] = {}
+        self._draws: dict[str, deque[dict[str, Report]]] = {}
+        """Histograms of draws as they were in the last looks, by table."""
 
     @property
     def names(self) -> list[str]:
@@ -175,10 +181,12 @@ class Look:
         self._before, self._report = self._report, report
         if self._before.get("server_id") != report["server_id"]:
             self._before = {}
-            self._rates = {}
+            self._rates, self._draws = {}, {}
         before = {table["name"]: table["limiter"] for table in self._before.get("tables", [])}
         passed_s = report["uptime_s"] - self._before.get("uptime_s", report["uptime_s"])
         for table in report["tables"]:
+            draws = self._draws.setdefault(table["name"], deque(maxlen=REMEMBERED))
+            draws.append({key: table[key] for key in ("sample_age_s", "staleness_versions") if key in table})
             rates = self._rates.setdefault(
                 table["name"], {key: deque(maxlen=REMEMBERED) for key in ("inserts", "samples")}
             )
@@ -193,20 +201,20 @@ class Look:
         from rich.text import Text
 
         tables = self.tables
-        lines = [*self._head(width)]
+        lines = [line for markup in self._head() for line in _wrapped(markup, width)]
         shown = 0
         for table in tables:
-            block = ["", *self._table(table, width)]
+            block = [Text(""), *(line for markup in self._table(table, width) for line in _wrapped(markup, width))]
             if height is not None and len(lines) + len(block) > height - 1:
                 break
             lines += block
             shown += 1
         if shown < len(tables):
             left = _plain(", ".join(table["name"] for table in tables[shown:]))
-            lines.append(f"[dim]and {count(len(tables) - shown, 'table')} more: {left}[/]")
-        return Group(*(_line(line, width) for line in lines)) if lines else Group(Text(""))
+            lines.append(_cut_line(f"[dim]and {count(len(tables) - shown, 'table')} more: {left}[/]", width))
+        return Group(*lines[:height])
 
-    def _head(self, width: int) -> Iterator[str]:
+    def _head(self) -> Iterator[str]:
         report = self._report
         yield f"[bold]{_plain(report['server'])}[/] at {_plain(self._address)}, up {duration(report['uptime_s'])}"
         memory, peers, counters = report["memory"], report["peers"], report["counters"]
@@ -257,6 +265,8 @@ class Look:
             f"[yellow]samples {samples:>7}/s {_graph(rates['samples'], graph)}[/]"
         )
         yield f"  {_band(table['limiter'])}"
+        if told := "; ".join(self._draws_text(table)):
+            yield f"  [dim]{told}[/]"
         if table["paused"]:
             yield f"  [bold]paused: {' and '.join(table['paused'])}[/]"
         for waiting in table["waiting"]:
@@ -267,6 +277,46 @@ class Look:
             )
             for line in wrap(words, max(20, width - 4), subsequent_indent="  "):
                 yield f"  [{colour}]{_plain(line)}[/]"
+
+    def _draws_text(self, table: Report) -> Iterator[str]:
+        """How old draws are and how stale, and how often items are drawn."""
+        ages = self._lately(table, "sample_age_s")
+        if sum(ages["counts"]):
+            yield f"drawn at age {_quantile(ages, 0.5)} (half), {_quantile(ages, 0.9)} (90%)"
+        times = table["times_sampled"]
+        if items := sum(times["counts"]):
+            yield f"items {short(times['sum'] / items)} times, {times['counts'][0] / items:.0%} never"
+        if "staleness_versions" in table:
+            behind = self._lately(table, "staleness_versions")
+            draws = sum(behind["counts"])
+            lag = f", draws {behind['sum'] / draws:.1f} behind" if draws else ""
+            yield f"policy {table['newest_policy_version']}{lag}"
+
+    def _lately(self, table: Report, key: str) -> Report:
+        """A histogram of draws, of those in the looks that are remembered, or of all if there were none in these."""
+        now: Report = table[key]
+        before = self._draws[table["name"]][0].get(key)
+        if before is not None:
+            counts = [new - old for new, old in zip(now["counts"], before["counts"], strict=True)]
+            # A reset sets the counts back.
+            if min(counts) >= 0 and sum(counts):
+                return {**now, "counts": counts, "sum": now["sum"] - before["sum"]}
+        return now
+
+
+def _quantile(histogram: Report, share: float) -> str:
+    """`≤ 10 s`: the bucket in which this share of the values is reached."""
+    wanted, passed = share * sum(histogram["counts"]), 0
+    for bound, counted in zip(histogram["bounds"], histogram["counts"], strict=False):
+        passed += counted
+        if passed >= wanted:
+            return f"≤ {_round(bound)}"
+    return f"> {_round(histogram['bounds'][-1])}"
+
+
+def _round(seconds: float) -> str:
+    """A round number of some unit: `10 ms`, `30 s`, `5 min`."""
+    return duration(seconds).replace(".0 s", " s").removesuffix(" 0 s").removesuffix(" 0 min").removesuffix(" 0 h")
 
 
 def _durable(store: Report) -> str:
@@ -285,7 +335,7 @@ def _band(limiter: Report) -> str:
     high: float | None = limiter.get("max_diff")
     cursor: float = limiter["cursor"]
     least = limiter["min_size_to_sample"]
-    start = "" if limiter["size"] >= least else f"  samples begin at {count(least, 'item')}"
+    start = "" if limiter["size"] >= least else f"  samples begin at {short(least)}"
     if low is None and high is None:
         return f"[dim]no band[/]{start}"
     if low is None:
@@ -324,12 +374,33 @@ def _plain(text: str) -> str:
     return escape("".join(letter if letter.isprintable() else "?" for letter in text))
 
 
-def _line(markup: str, width: int) -> Text:
+def _wrapped(markup: str, width: int) -> list[Text]:
+    """One line; where the terminal is narrower, several, indented alike and broken between clauses, else words."""
+    from rich.console import Console
+    from rich.text import Text
+
+    text = Text.from_markup(markup, emoji=False)
+    if text.cell_len <= width:
+        return [text]
+    body = text[len(text.plain) - len(text.plain.lstrip()) :]
+    indent = min(len(text) - len(body), max(0, width - BAND))
+    lines: list[Text] = []
+    for clause in body.divide(match.end() for match in _CLAUSE.finditer(body.plain)):
+        if lines and lines[-1].cell_len + len(clause.plain.rstrip()) <= width - indent:
+            lines[-1] = lines[-1] + clause
+        else:
+            lines += clause.wrap(Console(), width - indent) if clause.cell_len > width - indent else [clause]
+    for line in lines:
+        line.rstrip()
+        line.pad_left(indent)
+    return lines
+
+
+def _cut_line(markup: str, width: int) -> Text:
     """One line, cut where the terminal ends."""
     from rich.text import Text
 
     line = Text.from_markup(markup, emoji=False)
     line.no_wrap = True
-    line.overflow = "ellipsis"
     line.truncate(width, overflow="ellipsis")
     return line

@@ -19,6 +19,9 @@ from pathlib import Path
 import pytest
 
 from replayd.cli_top import Look
+from replayd.messages import Sample
+from replayd.rate_limiters import RateLimiter
+from replayd.table import Table
 from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.harness import DaemonProcess, environment, run_replayd
 from tests.unit.writer import StreamWriter, fifo, service
@@ -169,7 +172,7 @@ def test_tables_that_do_not_fit_are_named(start_daemon: StartDaemon, terminal: t
 
 def test_a_table_that_is_not_there_is_told(daemon: DaemonProcess) -> None:
     ended = run_replayd("top", "nowhere", "--address", daemon.address)
-    assert ended.returncode == 1
+    assert ended.returncode == os.EX_USAGE
     assert ended.stderr == "replayd: there is no table 'nowhere'; there are: replay\n"
 
 
@@ -207,6 +210,87 @@ def test_no_frame_is_larger_than_the_terminal(width: int, height: int) -> None:
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines)
     assert "\x1b" not in captured.get()
+
+
+def frame(look: Look, width: int, height: int) -> list[str]:
+    from rich.console import Console
+
+    console = Console(width=width, height=height, file=io.StringIO(), color_system=None)
+    with console.capture() as captured:
+        console.print(look.drawn(width, height))
+    return captured.get().splitlines()
+
+
+def watched(*tables: Table) -> Look:
+    """Somebody wrote, drew and learned at these tables for half a minute, and much happened before."""
+    s = service(*tables)
+    look = Look(())
+    # Numbers as long as they get, beside what can be had here.
+    busy = {"inserts": 123_456_789_012, "samples": 987_654_321_098, "cursor": -1_234_567.8}
+    bounds = {"min_diff": -1e6, "max_diff": 1e7, "min_size_to_sample": 1_000_000}
+    writers = {table.name: StreamWriter(bytes([at]) * 16) for at, table in enumerate(tables)}
+    for second in range(30):
+        now = float(second)
+        for at, (name, writer) in enumerate(writers.items()):
+            told = writer.insert([b"x"], [(second, 1)], table=name, policy_version=120_000 + second)
+            s.handle(f"peer-{at}", "insert", told, now)
+            s.handle(f"peer-{at}", "sample", Sample(second, name, 4, 4, 60.0), now)
+            if second == 29:
+                s.handle("another", "sample", Sample(second, name, 60, 60, 60.0), now - 0.5)
+        s.drain()
+        report = s.report(now)
+        report["uptime_s"] = 86_400.0 * 99 + now
+        report["server"] = "replayd 10.20.30"
+        report["memory"] |= {"resident_bytes": (1 << 40) - (1 << 30), "limit_bytes": (1 << 40) + (1 << 33)}
+        report["peers"] |= {"connected": 1023, "waiting": 1001}
+        report["streams"] |= {"open": 1000}
+        report["loop"]["slowest_turn_s"] = 3659.0
+        for table in report["tables"]:
+            table["limiter"] |= {key: n + now for key, n in busy.items()} | bounds
+            table["bytes"], table["bytes_when_full"] = (1 << 39) + 12345, 1 << 40
+        look.see(report, "tcp://learner-with-a-long-name.lab.example:17077")
+    return look
+
+
+def band() -> RateLimiter:
+    return RateLimiter(samples_per_insert=4.0, min_size_to_sample=1, min_diff=0.0, max_diff=100.0)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
+def test_all_that_counts_of_two_busy_tables_fits_and_no_word_is_cut(width: int, height: int) -> None:
+    look = watched(fifo("replay", rate_limiter=band()), fifo("rollouts-of-the-day-1234", rate_limiter=band()))
+    lines = frame(look, width, height)
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+    told = " ".join(" ".join(lines).split())
+    assert "…" not in told
+    for words in (
+        "replayd 10.20.30 at tcp://learner-with-a-long-name.lab.example:17077, up 99 d 0 h",
+        "memory 1023 GiB of 1.008 TiB, about 1.999 TiB when all tables are full",
+        "1023 connections, 1000 writers, 1001 peers waiting; loop 0% busy, slowest turn 1 h 0 min",
+        "-1M ",
+        "10M cursor -1.23M samples begin at 1M",
+        "samples wait",
+        "may not go below min_diff 0; writers must insert",
+        "rollouts-of-the-day-1234 ",
+        "drawn at age ≤ 30 s (half), ≤ 30 s (90%); items 4 times, 97% never; policy 120029, draws 18.0 behind",
+    ):
+        assert words in told, (words, lines)
+
+
+def test_ages_and_lags_are_those_of_the_last_looks() -> None:
+    s, writer, look = service(fifo()), StreamWriter(), Look(())
+    s.handle("peer", "insert", writer.insert([b"x"], [(0, 1)], policy_version=1), 0.0)
+    for request in range(50):
+        s.handle("peer", "sample", Sample(request, "t", 1, 1, 60.0), 0.0)
+    look.see(s.report(0.0), "")
+    assert "drawn at age ≤ 10 ms (half), ≤ 10 ms (90%); items" in " ".join(frame(look, 200, 40))
+    s.handle("peer", "insert", writer.insert([b"x"], [(1, 1)], policy_version=4), 1.0)
+    s.handle("peer", "sample", Sample(51, "t", 1, 1, 60.0), 100_000.0)
+    look.see(s.report(100_000.0), "")
+    told = " ".join(frame(look, 200, 40))
+    assert "drawn at age > 1 d (half), > 1 d (90%); items" in told
+    assert "policy 4, draws 3.0 behind" in told
 
 
 def test_a_reset_makes_no_negative_rate() -> None:
