@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts connections after so many bytes of the server, so that answers are lost."""
+"""A TCP proxy that cuts connections after so many bytes of the server, so that answers are lost, or freezes them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import selectors
 import socket
 import threading
 from collections.abc import Iterator
+
+_FREEZE, _CLOSE = b"f", b"c"
 
 
 class CuttingProxy:
@@ -24,11 +26,20 @@ class CuttingProxy:
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._peer: dict[socket.socket, socket.socket] = {}
         self._left: dict[socket.socket, int | None] = {}
+        self._frozen: list[socket.socket] = []
+        self._has_frozen = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
+    def freeze(self) -> None:
+        """What is connected now is silent from here on, as if the other machine had lost its power: nothing is read of
+        either side, and nothing ends. Connections that are made later live."""
+        self._has_frozen.clear()
+        self._waker.send(_FREEZE)
+        self._has_frozen.wait()
+
     def close(self) -> None:
-        self._waker.send(b"\0")
+        self._waker.send(_CLOSE)
         self._thread.join()
 
     def _run(self) -> None:
@@ -36,12 +47,19 @@ class CuttingProxy:
             for key, _ in self._selector.select():
                 ready = key.fileobj
                 assert isinstance(ready, socket.socket)
-                if ready is self._wake:
-                    for open_socket in [*self._peer, self._listener, self._wake, self._waker]:
+                if ready is self._wake and self._wake.recv(1) == _FREEZE:
+                    for alive in self._peer:
+                        self._selector.unregister(alive)
+                    self._frozen += self._peer
+                    self._peer.clear()
+                    self._left.clear()
+                    self._has_frozen.set()
+                elif ready is self._wake:
+                    for open_socket in [*self._peer, *self._frozen, self._listener, self._wake, self._waker]:
                         open_socket.close()
                     self._selector.close()
                     return
-                if ready is self._listener:
+                elif ready is self._listener:
                     self._accept()
                 elif ready in self._peer:
                     self._forward(ready)
