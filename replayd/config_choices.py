@@ -15,7 +15,7 @@ from replayd import rate_limiters, selectors
 class Section(BaseModel):
     """A table of the file. Keys it does not know are faults: a misspelt setting must not be a default in disguise."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class _Choice(Section):

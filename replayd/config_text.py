@@ -5,8 +5,10 @@ A line `#key = value` is a setting that is not made, since it is the default or 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
-from inspect import cleandoc
+from inspect import cleandoc, getsource
+from itertools import pairwise
 from json import dumps
 from textwrap import wrap
 from typing import Any
@@ -35,24 +37,27 @@ def default_text() -> str:
 
 def _sections() -> Iterator[str]:
     names = {key: name for name, key in variables().items()}
+    of_sections = words_below(Config)
     for section, model in SECTIONS.items():
-        yield from _words(Config.model_fields[section].description)
+        yield from _words(of_sections[section])
         # A section that need not be there is made by taking the # away from its name as well.
         yield f"[{section}]" if Config.model_fields[section].default is not None else f"#[{section}]"
+        of_keys = words_below(model)
         for key, field in model.model_fields.items():
             yield ""
-            yield from _words(field.description)
+            yield from _words(of_keys[key])
             yield f"# {names[section, key]}"
             yield _setting(key, field)
         yield ""
 
 
 def _table() -> Iterator[str]:
-    yield from _words(Config.model_fields["table"].description)
+    yield from _words(words_below(Config)["table"])
     yield "[[table]]"
+    of_keys = words_below(TableConfig)
     for key, field in TableConfig.model_fields.items():
         yield ""
-        yield from _words(field.description)
+        yield from _words(of_keys[key])
         if key == "limiter":
             for name, model in LIMITERS.items():
                 yield from _words(f"- {name}: {cleandoc(model.__doc__ or '').splitlines()[0]}")
@@ -69,8 +74,24 @@ def _table() -> Iterator[str]:
             yield _setting(key, field)
 
 
-def _words(text: str | None) -> Iterator[str]:
-    assert text, "a key without words in the model"
+def words_below(model: type[Section]) -> dict[str, str]:
+    """What stands below each key of the model, in its source.
+
+    pydantic's `use_attribute_docstrings` finds the same, at each import of the model: that was 70 ms of every start of
+    the daemon.
+    """
+    (definition,) = ast.parse(getsource(model)).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        key: cleandoc(words)
+        for each, below in pairwise(definition.body)
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and (key := each.target.id)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if isinstance(words := below.value.value, str)
+    }
+
+
+def _words(text: str) -> Iterator[str]:
     yield from wrap(text, WIDTH, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False)
 
 

@@ -12,7 +12,7 @@ from replayd.config import read_config
 from replayd.config_choices import LIMITERS, Section
 from replayd.config_environment import variables
 from replayd.config_model import SECTIONS, ColumnConfig, Config, ExtensionConfig, TableConfig
-from replayd.config_text import default_text, toml_value
+from replayd.config_text import default_text, toml_value, words_below
 
 
 def made(text: str) -> str:
@@ -60,7 +60,8 @@ def test_every_variable_and_every_limiter_with_its_keys_is_named() -> None:
 
 @pytest.mark.parametrize("model", [Config, *SECTIONS.values(), TableConfig, ColumnConfig, ExtensionConfig])
 def test_every_key_of_the_model_has_words(model: type[Section]) -> None:
-    assert [key for key, field in model.model_fields.items() if not field.description] == []
+    assert words_below(model).keys() == model.model_fields.keys()
+    assert all(words_below(model).values())
 
 
 @pytest.mark.parametrize("value", [True, -3, 1.5, 'a "quoted"\nü', [1, ["x"]], {"a": {"b": [False]}}, 10_000_000])
