@@ -13,11 +13,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgpack
 import zmq
 
 from tests.sim.world import Process, World
 
 Frames = list[bytes]
+
+_SAMPLE = b"\xa2op\xa6sample"
+_numbers = itertools.count()
+"""Of sockets: the world does not depend on them."""
 
 
 class Faults:
@@ -122,6 +127,12 @@ class Host:
         self.network = network
         self.down = False
         self.sockets: list[Dealer] = []
+        # Samples, by the socket's identity and the request's id.
+        self.samples_asked: set[tuple[int, int]] = set()
+        self.samples_got: list[tuple[tuple[int, int], list[int]]] = []
+        """Those that were answered, with the keys that came."""
+        self.samples_given_up: set[tuple[int, int]] = set()
+        """Left to whoever works on this machine."""
 
     def socket(self, kind: int) -> Dealer:
         assert kind == zmq.DEALER
@@ -179,6 +190,7 @@ class Dealer(_Readable):
         super().__init__()
         self.closed = False
         self._host = host
+        self._number = next(_numbers)
         self._monitor: Monitor | None = None
         self._link: Link | None = None
         self._queue: list[Frames] = []
@@ -202,6 +214,8 @@ class Dealer(_Readable):
         frames, self._parts = self._parts, []
         if self._host.down:
             return
+        if _SAMPLE in frames[0]:
+            self._host.samples_asked.add((self._number, msgpack.unpackb(frames[0])["id"]))
         if self._link is None:
             self._queue.append(frames)
         else:
@@ -236,6 +250,9 @@ class Dealer(_Readable):
 
     def arrived(self, frames: Frames) -> None:
         if not self.closed:
+            if _SAMPLE in frames[0] and (keys := (header := msgpack.unpackb(frames[0])).get("keys")) is not None:
+                asked = self._number, header["id"]
+                self._host.samples_got.append((asked, memoryview(keys).cast("Q").tolist()))
             self.put([zmq.Frame(frame) for frame in frames])
 
 

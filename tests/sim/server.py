@@ -6,26 +6,35 @@ all there is.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgpack
 import pytest
 import zmq
 
+import replayd.arena
+import replayd.checkpoints
+import replayd.journal_format
 import replayd.keeper
+import replayd.store_writer
 from replayd.journal import JournalOptions, Mode
 from replayd.keeper import Keeper, StoreOptions
 from replayd.messages import Peer
 from replayd.reception import Reception
+from replayd.restoring import RestoreRules
 from replayd.service import Service
 from replayd.table import Table
 from replayd.wire import encode
-from tests.sim.disk import JOB_S, Disk, Writer
+from tests.sim.disk import Disk, PowerCut, Writer
+from tests.sim.history import History
 from tests.sim.network import Frames, Link, Network, joined
 from tests.sim.world import World
 
@@ -35,19 +44,47 @@ SLOW_TURN_S = 1.0
 MESSAGES_A_TURN = 20
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a server is set up."""
+
+    mode: Mode
+    """The journal's, as `interval_s` and `journal_max_bytes`."""
+    interval_s: float
+    journal_max_bytes: int
+    checkpoint_interval_s: float
+    lease_s: float
+    part_bytes: int
+    """What a checkpoint hands over in a turn, and what is written in one transaction: small, so that there are many."""
+
+
 class Server:
-    """Serves `network`. `mode` and `interval_s` are the journal's."""
+    """Serves `network`. `on_crash` is called when it has crashed by itself: the power went amid a transaction."""
 
     def __init__(
-        self, world: World, network: Network, make_tables: Callable[[], list[Table]], mode: Mode, interval_s: float
+        self,
+        world: World,
+        network: Network,
+        make_tables: Callable[[], list[Table]],
+        options: Options,
+        on_crash: Callable[[], None],
     ) -> None:
         self.crashes = 0
         self.service: Service
+        self.disk = Disk(world.random)
+        self.options = options
+        self.history = History(make_tables(), sync=options.mode == "sync")
         self._world = world
         self._network = network
         self._make_tables = make_tables
-        self._options = StoreOptions(Path("simulated"), journal=JournalOptions(mode, interval_s))
-        self._disk = Disk()
+        self._on_crash = on_crash
+        self._store = StoreOptions(
+            Path("simulated"),
+            checkpoint_interval_s=options.checkpoint_interval_s,
+            # What `set` had made larger is as it was after a crash.
+            rules=RestoreRules(shrink_tables=True),
+            journal=JournalOptions(options.mode, options.interval_s, options.journal_max_bytes),
+        )
         self._life = 0
         """Number of the present one; odd while it serves."""
 
@@ -56,7 +93,7 @@ class Server:
         return self._life % 2 == 1
 
     def start(self) -> None:
-        """Begin with what is on the disk, and listen."""
+        """Begin with what is on the disk, and listen; unless the power goes meanwhile."""
         assert not self.is_up
         world = self._world
         self._life += 1
@@ -72,11 +109,24 @@ class Server:
             server_id=world.random.randbytes(16),
             version="0",
             seed=world.random.getrandbits(32),
+            lease_s=self.options.lease_s,
             started_at=world.now,
         )
         self._reception = Reception(self.service, zmq.Frame, lambda fault, now: None)
-        self._keeper = _Keeper(self._disk, self._options, self.service, self._plan_turn)
-        self._keeper.load()
+        self._keeper = _Keeper(self.disk, self._store, self.service, self._plan_turn)
+        clock, failures = self.disk.clock, self.disk.failures
+        try:
+            self._keeper.load()
+        except PowerCut:
+            if self.disk.clock != clock:
+                # What it had restored is on the disk as its own.
+                self.history.recover(self.service, world.now, clock)
+            self._life += 1
+            self.crashes += 1
+            self._on_crash()
+            return
+        self.history.recover(self.service, world.now, clock)
+        self._failures = failures
         self._keeper.writer.at_once = False
         self._reception.recorder = self._keeper.journal
         self._network.accept = self._accept
@@ -84,29 +134,49 @@ class Server:
 
     def crash(self) -> None:
         """kill -9, or the power."""
+        now, options = self._world.now, self.options
         self._keeper.writer.crash()
-        journal, mode = self._keeper.journal, self._options.journal
-        if journal is not None and mode.mode == "interval":
-            lost_s = journal.age_s(self._world.now)
-            assert lost_s <= mode.interval_s + SLOW_TURN_S + 5 * JOB_S, f"{lost_s} s are lost"
+        report = self.service.durability.report(now)["store"]
+        # What it has said of itself is a promise too.
+        age_s = report.get("durable_age_s", math.inf)
+        if options.mode != "off" and self.disk.failures == self._failures and report["journal"]["state"] == "whole":
+            late_s = SLOW_TURN_S + options.interval_s + self.disk.slowest_job_s
+            assert age_s <= late_s, f"the last {age_s} s are lost, and no more than {late_s} may be"
+        self.history.crash(now - age_s)
+        self._check_answers()
         self._life += 1
         self.crashes += 1
         self._network.cut_all()
 
-    def checkpoint(self) -> None:
-        """As somebody asks for one that is gone when it is answered."""
-        self.service.durability.ask((b"nobody",), 0)
-        self._plan_turn()
+    def _crash_by_itself(self) -> None:
+        self.crash()
+        self._on_crash()
+
+    def _check_answers(self) -> None:
+        for request, count in self.answers.items():
+            assert count <= self.asked[request], f"{request} was asked {self.asked[request]} times, answered {count}"
+
+    def check_all_answered(self) -> None:
+        """Nothing is under way any more."""
+        self._check_answers()
+        if not any(table.pending_inserts for table in self.service.tables.values()):
+            assert self.asked == self.answers, f"without an answer: {self.asked - self.answers}"
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let `replayd` live in this world."""
+        """Let `replayd` live in this world, in small parts."""
         with pytest.MonkeyPatch.context() as patch:
             clock = _Clock(self._world)
             for name, module in list(sys.modules.items()):
                 if name.split(".")[0] == "replayd" and getattr(module, "time", None) is time:
                     patch.setattr(module, "time", clock)
-            patch.setattr(replayd.keeper, "StoreWriter", lambda *arguments: Writer(self._world, *arguments))
+            make = partial(Writer, self._world, self._crash_by_itself)
+            patch.setattr(replayd.keeper, "StoreWriter", make)
+            patch.setattr(replayd.checkpoints, "CHUNKS_A_TURN", self.options.part_bytes // 100)
+            patch.setattr(replayd.store_writer, "TRANSACTION_BYTES", self.options.part_bytes)
+            patch.setattr(replayd.journal_format, "VALUE_BYTES", self.options.part_bytes)
+            patch.setattr(replayd.store_writer, "DROPPED_AT_ONCE", 2)
+            patch.setattr(replayd.arena, "SLAB_BYTES", 1 << 14)
             yield
 
     # --- the loop -----------------------------------------------------------------------------------------------------
@@ -128,13 +198,19 @@ class Server:
             return
         self._turn_planned = False
         now = self._world.now
+        taken = []
         for _ in range(0 if self._keeper.is_behind else min(len(self._inbox), MESSAGES_A_TURN)):
             link, frames = self._inbox.popleft()
-            self.asked[link.peer, msgpack.unpackb(frames[0])["id"]] += 1
+            header = msgpack.unpackb(frames[0])
+            taken.append((link.peer, header))
+            self.asked[link.peer, header["id"]] += 1
             self._reception.take(link.peer, [zmq.Frame(frame) for frame in frames], now)
         self._reception.settle(now)
         due = [self._reception.end_turn(now), self._keeper.turn(now)]
-        for peer, reply in self._keeper.released(self.service.drain()):
+        replies = self.service.drain()
+        self.history.turn(now, taken, replies, self.service.tables.values())
+        for peer, reply in self._keeper.released(replies):
+            self.history.sent(peer, reply)
             link = self._links.get(peer)
             if link is not None:
                 self.answers[peer, reply.id] += 1

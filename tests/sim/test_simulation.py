@@ -28,5 +28,5 @@ def test_a_seed_is_the_same_world_each_time() -> None:
     worlds = [Simulation(5) for _ in range(2)]
     for world in worlds:
         world.run()
-    first, second = ((w.world.now, w.known.sent, w.known.acknowledged, w.known.consumed) for w in worlds)
+    first, second = ((w.world.now, w.traffic.known, w.server.history.acknowledged) for w in worlds)
     assert first == second
