@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
-from replayd import __version__
+from replayd import __version__, logs
 from replayd.addresses import is_public, is_wildcard
 from replayd.cli_operator import fail
 from replayd.config_model import SECTIONS, Config
@@ -64,12 +64,14 @@ class Announcer:
     def fail(self, code: int, text: str) -> NoReturn:
         """It cannot go on. Exits with this code."""
         if self.is_for_people:
+            logs.end_line()
             fail(code, text)
         log.error("%s", text, extra={"event": "stop"})
         raise SystemExit(code)
 
     def _say(self, line: str, event: str, table: str | None = None) -> None:
         if self.is_for_people:
+            logs.end_line()
             click.echo(line)
         else:
             log.info("%s", " ".join(line.split()), extra={"event": event, "table": table})

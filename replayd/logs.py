@@ -1,7 +1,8 @@
 """The log of the daemon: lines on stderr for people, entries of the journal under systemd, or JSON.
 
 Owns how a record is written, and where to. A record may have the fields of FIELDS (`extra=` of a call of the log), by
-which whoever reads the journal or JSON can look for it. Must not know what is logged.
+which whoever reads the journal or JSON can look for it; and `passing=True` if the next line outdates it, which then
+takes its place on a terminal. Must not know what is logged.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import struct
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import TextIO
 
 FIELDS = ("event", "table", "peer")
 """`event` names the kind of a line, `table` the table it is about, `peer` who caused it, in hexadecimal digits."""
 
 JOURNAL = "/run/systemd/journal/socket"
+
+ERASE_LINE = "\r\x1b[2K"
 
 MESSAGE_BYTES = 32_768
 """Of one entry of the journal: with its other fields it fits into a datagram, and no traceback is longer."""
@@ -33,15 +37,26 @@ def begin(format: str, level: str, environment: Mapping[str, str]) -> str:
     """
     if format == "auto":
         format = "journald" if is_journal(environment.get("JOURNAL_STREAM", "")) else "text"
-    handler = _JournalHandler() if format == "journald" else logging.StreamHandler()
-    if format == "text":
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler: logging.Handler
+    if format == "journald":
+        handler = _JournalHandler()
     elif format == "json":
+        handler = logging.StreamHandler()
         handler.setFormatter(_JsonFormatter())
+    else:
+        handler = _LineHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     return format
+
+
+def end_line() -> None:
+    """Whatever is written to stderr next, by others, begins a line of its own."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _LineHandler):
+            handler.end_line()
 
 
 def is_journal(stream: str) -> bool:
@@ -51,6 +66,33 @@ def is_journal(stream: str) -> bool:
     except (OSError, ValueError, AttributeError):
         return False
     return stream == f"{stderr.st_dev}:{stderr.st_ino}"
+
+
+class _LineHandler(logging.StreamHandler[TextIO]):
+    """Lines on stderr. On a terminal one that is passing is written over by the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_open = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        passes = getattr(record, "passing", False) and self.stream.isatty()
+        self.terminator = "" if passes else "\n"
+        super().emit(record)
+        self._is_open = passes
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        if not self.terminator:
+            # Of a line that is broken by the terminal, only the end could be erased.
+            text = text[: (os.get_terminal_size(self.stream.fileno()).columns or 80) - 1]
+        return f"{ERASE_LINE}{text}" if self._is_open else text
+
+    def end_line(self) -> None:
+        if self._is_open:
+            self.stream.write("\n")
+            self.flush()
+            self._is_open = False
 
 
 class _JsonFormatter(logging.Formatter):

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
-import pty
 import re
-import select
-import struct
-import subprocess
 import sys
 import termios
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,71 +18,18 @@ from replayd.messages import Sample
 from replayd.rate_limiters import RateLimiter
 from replayd.table import Table
 from tests.daemon.conftest import ConnectPeer, StartDaemon
-from tests.daemon.harness import DaemonProcess, environment, run_replayd
+from tests.daemon.harness import DaemonProcess, run_replayd
+from tests.daemon.terminal import SECONDS, Terminal
 from tests.unit.writer import StreamWriter, fifo, service
 
-SECONDS = 60.0
 BAND = "replay,max_size=10,limiter=rate_limiter,samples_per_insert=2,min_size_to_sample=2,min_diff=0,max_diff=8"
 
 
-class Terminal:
-    """A program in a terminal of this size."""
-
-    def __init__(self, *arguments: str, width: int, height: int) -> None:
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-        self.before = termios.tcgetattr(slave)
-        self.slave = slave
-        variables = {**environment(), "TERM": "xterm-256color", "COLUMNS": str(width), "LINES": str(height)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "replayd", "top", *arguments],
-            env=variables,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-        )
-        self._said = ""
-
-    def read_until(self, text: str) -> str:
-        """All that it wrote since the last call, until this is among it; without the codes of the terminal."""
-        deadline = time.monotonic() + SECONDS
-        while text not in plain(self._said):
-            ready, _, _ = select.select([self._master], [], [], 0.1)
-            assert time.monotonic() < deadline, plain(self._said)
-            if ready:
-                self._said += os.read(self._master, 1 << 16).decode(errors="replace")
-        said, self._said = plain(self._said), ""
-        return said
-
-    def type(self, keys: str) -> None:
-        os.write(self._master, keys.encode())
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        os.close(self._master)
-        os.close(self.slave)
-
-
-def plain(text: str) -> str:
-    return re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])", "", text)
-
-
 @pytest.fixture
-def terminal() -> Iterator[type[Terminal]]:
-    """`Terminal`, whose programs end with the test."""
-    started: list[Terminal] = []
-
-    class Ended(Terminal):
-        def __init__(self, *arguments: str, width: int = 80, height: int = 24) -> None:
-            super().__init__(*arguments, width=width, height=height)
-            started.append(self)
-
-    yield Ended
-    for each in started:
-        each.close()
+def terminal() -> Iterator[Callable[..., Terminal]]:
+    """Runs `replayd top` in a terminal, until the test ends."""
+    with ExitStack() as started:
+        yield lambda *arguments: started.enter_context(Terminal([sys.executable, "-m", "replayd", "top", *arguments]))
 
 
 @pytest.fixture
@@ -123,7 +65,7 @@ def test_in_a_pipe_it_says_once_how_it_is(waiting: DaemonProcess) -> None:
 
 
 def test_in_a_terminal_it_follows_what_happens_until_q(
-    waiting: DaemonProcess, connect: ConnectPeer, terminal: type[Terminal]
+    waiting: DaemonProcess, connect: ConnectPeer, terminal: Callable[..., Terminal]
 ) -> None:
     screen = terminal("--address", waiting.address, "--interval", "0.2")
     first = screen.read_until("learners must sample")
@@ -135,7 +77,7 @@ def test_in_a_terminal_it_follows_what_happens_until_q(
     assert termios.tcgetattr(screen.slave) == screen.before, "the terminal is as it was"
 
 
-def test_it_waits_for_a_daemon_that_is_away(start_daemon: StartDaemon, terminal: type[Terminal]) -> None:
+def test_it_waits_for_a_daemon_that_is_away(start_daemon: StartDaemon, terminal: Callable[..., Terminal]) -> None:
     daemon = start_daemon()
     port = daemon.address.rpartition(":")[2]
     screen = terminal("--address", daemon.address, "--interval", "0.2")
@@ -151,7 +93,7 @@ def test_it_waits_for_a_daemon_that_is_away(start_daemon: StartDaemon, terminal:
     assert screen.process.wait(SECONDS) == 0
 
 
-def test_it_ends_quietly_on_control_c(daemon: DaemonProcess, terminal: type[Terminal]) -> None:
+def test_it_ends_quietly_on_control_c(daemon: DaemonProcess, terminal: Callable[..., Terminal]) -> None:
     screen = terminal("--address", daemon.address)
     screen.read_until("replay")
     os.killpg(screen.process.pid, 2)
@@ -159,7 +101,7 @@ def test_it_ends_quietly_on_control_c(daemon: DaemonProcess, terminal: type[Term
     assert termios.tcgetattr(screen.slave) == screen.before
 
 
-def test_tables_that_do_not_fit_are_named(start_daemon: StartDaemon, terminal: type[Terminal]) -> None:
+def test_tables_that_do_not_fit_are_named(start_daemon: StartDaemon, terminal: Callable[..., Terminal]) -> None:
     names = [f"table-{i}" for i in range(9)]
     daemon = start_daemon(*(word for name in names for word in ("--table", name)))
     screen = terminal("--address", daemon.address, "--interval", "0.2")
