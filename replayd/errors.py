@@ -191,7 +191,10 @@ class ShuttingDown(PeerError):
 
 class Loading(PeerError):
     code = "loading"
-    meaning = "the server is reading its store; detail: `phase`, `done_bytes`, `total_bytes`, `elapsed_s`"
+    meaning = (
+        "the server is reading its store; detail: `phase`, `done_bytes`, `total_bytes`, `items`, `total_items`, "
+        "`elapsed_s`, and `remaining_s` (an estimate) once it can be told"
+    )
     fault = "nobody"
     retry = "after a pause"
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from replayd.checkpoints import Checkpoints
 from replayd.errors import LastCheckpointFailed, Loading, StoreUnreadable
 from replayd.journal import Journal, JournalOptions
+from replayd.loading import TOLD_S, begun
 from replayd.messages import Peer, Reply
-from replayd.restoring import Progress, RestoreRules, restore
+from replayd.restoring import RestoreRules, restore
 from replayd.service import Service
 from replayd.store import MAP_BYTES, Store
 from replayd.store_files import put_aside
@@ -50,8 +51,8 @@ class Keeper:
         self._options = options
         self._service = service
         self._wake = wake
-        self._progress = Progress()
-        self._began = time.monotonic()
+        self.progress = begun(time.monotonic)
+        """Of loading."""
         self._thread: threading.Thread | None = None
         self._fault: BaseException | None = None
         self._checkpoints: Checkpoints | None = None
@@ -68,31 +69,29 @@ class Keeper:
 
         Raises StoreError and its kinds; nothing is left open then.
         """
-        self._began = time.monotonic()
         blosc2()
         store = self._open()
         try:
-            blocks = restore(store, self._service, self._options.rules, self._progress, time.monotonic())
+            blocks = restore(store, self._service, self._options.rules, self.progress, time.monotonic())
         except BaseException:
             store.close()
             raise
         durability = self._service.durability
         durability.path, durability.host = str(self._options.path.resolve()), socket.gethostname()
-        durability.size_bytes, durability.began_at = store.size_bytes, self._began
+        durability.size_bytes, durability.began_at = store.size_bytes, self.progress.began_at
         writer = self._writer = StoreWriter(store, blocks, self._writer_tells)
         # A number is left out: what is recorded from now on does not go on from what there may be.
         journal = Journal(self._options.journal, self._service, writer.post_entries, store.next_entry() + 1)
         interval_s = self._options.checkpoint_interval_s
         checkpoints = Checkpoints(self._service, writer, journal, interval_s, time.monotonic, time.monotonic())
         if journal.is_on:
-            self._progress.phase = "checkpoint"
+            self.progress.phase = "checkpoint"
             self._begin_journal(checkpoints)
             self.journal = journal
         self._checkpoints = checkpoints
 
     def begin_loading(self) -> None:
         """`load` on a thread of its own. The service must not be used until `is_loading` is over."""
-        self._began = time.monotonic()
         self._thread = threading.Thread(target=self._load, name="replayd-loading", daemon=True)
         self._thread.start()
 
@@ -113,29 +112,24 @@ class Keeper:
             raise self._fault
         return False
 
+    def load_and_tell(self) -> None:
+        """`load`, with how far it is in the log, for who has nothing else to do meanwhile."""
+        self.begin_loading()
+        try:
+            while (thread := self._thread) is not None and self.is_loading:
+                thread.join(TOLD_S)
+                self.progress.tell()
+        except BaseException:
+            self.give_up_loading()
+            raise
+
     def loading(self) -> Loading:
         """What to answer meanwhile."""
-        progress, elapsed_s = self._progress, time.monotonic() - self._began
-        return Loading(
-            f"the server is reading its store: {self.loading_text()}",
-            phase=progress.phase,
-            done_bytes=progress.done_bytes,
-            total_bytes=progress.total_bytes,
-            elapsed_s=elapsed_s,
-        )
-
-    def loading_text(self) -> str:
-        """How far it is, for people."""
-        progress = self._progress
-        read = (
-            f"{progress.done_bytes / 1e6:.0f} of {progress.total_bytes / 1e6:.0f} MB, " if progress.total_bytes else ""
-        )
-        phase = "all is read, writing the journal's checkpoint" if progress.phase == "checkpoint" else progress.phase
-        return f"{phase}, {read}for {time.monotonic() - self._began:.0f} s"
+        return Loading(f"the server is reading its store: {self.progress.text()}", **self.progress.report())
 
     def give_up_loading(self) -> None:
         """The server stops before it was loaded."""
-        self._progress.is_cancelled = True
+        self.progress.is_cancelled = True
         if self._thread is not None:
             self._thread.join()
             self._thread = None

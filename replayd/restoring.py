@@ -20,6 +20,7 @@ from replayd.blobs import parse_schema, parse_template
 from replayd.durability import Lost
 from replayd.errors import BadRequest, SignatureMismatch, StoreError, StoreMismatch, StoreUnreadable
 from replayd.handover import SavedChunks
+from replayd.loading import Progress
 from replayd.messages import Int64s
 from replayd.parked_samples import forget_peers
 from replayd.replaying import Replayed, journal_end, replay
@@ -56,23 +57,6 @@ class RestoreRules:
 
 
 @dataclass(slots=True)
-class Progress:
-    """How far it is; written by the thread that restores, read by others."""
-
-    phase: str = "opening"
-    done_bytes: int = 0
-    total_bytes: int = 0
-    is_cancelled: bool = False
-    """Set by others: what is being restored is not wanted any more."""
-
-    def advance(self, nbytes: int) -> None:
-        """So much more has been read. Raises StoreError if it is not wanted any more."""
-        self.done_bytes += nbytes
-        if self.is_cancelled:
-            raise StoreError("restoring was given up")
-
-
-@dataclass(slots=True)
 class _Damage:
     blocks: int = 0
     chunks: int = 0
@@ -90,8 +74,9 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         log.info("the store in %s is empty: nothing to restore", store.directory)
         return blocks
     began, first_key = time.monotonic(), service._keys.take(0)
-    progress.phase, progress.total_bytes = "index", store.content_bytes()
+    progress.phase = "index"
     state = as_of_today(store.read_index(), head.format, service.capacity.max_bytes)
+    progress.expect(*store.content_bytes(), _items_in(state), lambda: sum(sizes_of(service).values()))
     _compare_tables(state, service, rules)
     kept = state.get("journal")
     end = journal_end(store.entries(kept["next"]), kept["next"]) if kept else None
@@ -265,6 +250,7 @@ def _chunks(store: Store, state: State, blocks: BlockMap, damage: _Damage, progr
             bad.append(failed)
             yield chunks
         progress.advance(len(value))
+    progress.phase = "items"
     damage.chunks = sum(map(len, bad))
     if damage.chunks:
         damage.stories.append(f"{damage.chunks} payloads fail their CRC")
@@ -323,8 +309,7 @@ def _compare_tables(state: State, service: Service, rules: RestoreRules) -> None
                     extra={"table": name},
                 )
             continue
-        slots = kept["items"]["slots"]
-        items = slots["capacity"] - len(slots["free"]) + len(kept["parked"]["keys"])
+        items = _size_of(kept) + len(kept["parked"]["keys"])
         if items and not rules.drop_removed_tables:
             raise StoreMismatch(
                 f"table {name!r} has {items} items in the store and is not in the configuration, so the next "
@@ -337,6 +322,16 @@ def _compare_tables(state: State, service: Service, rules: RestoreRules) -> None
             *(name, items),
             extra={"table": name},
         )
+
+
+def _items_in(state: State) -> int:
+    """Items of all tables, those that wait aside."""
+    return sum(map(_size_of, state["tables"]))
+
+
+def _size_of(kept: State) -> int:
+    slots = kept["items"]["slots"]
+    return int(slots["capacity"]) - len(slots["free"])
 
 
 def _differences(saved: dict[str, Any], configured: dict[str, Any]) -> Iterator[str]:

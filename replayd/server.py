@@ -32,6 +32,7 @@ from replayd.heap import Trimmer
 from replayd.items import FIRST_KEY, first_key_at
 from replayd.keeper import Keeper, StoreOptions
 from replayd.limits import LEASE_S, REPLY_BYTES
+from replayd.loading import TOLD_S
 from replayd.messages import Failed, Peeked, Peer, Reply, Sampled
 from replayd.notify import Manager
 from replayd.reception import Handler, Reception
@@ -49,9 +50,6 @@ BYTES_PER_TURN = 1 << 20
 """Messages taken from one socket before replies are sent, and their bytes after which there is no further one: bounds
 how long a busy peer delays the others' replies, and how much waits in memory. Without the second the longest turn
 beside a checkpoint of a million items was 75 ms, with it 50, and the throughput the same."""
-
-LOADING_TOLD_S = 1
-"""Between two lines of the log about how much of a store is loaded."""
 
 
 class Daemon:
@@ -152,7 +150,7 @@ class Daemon:
         Raises StoreError and its kinds; call `abandon` then.
         """
         if self._keeper is not None:
-            self._keeper.load()
+            self._keeper.load_and_tell()
 
     def abandon(self) -> None:
         """Close what `bind` opened, if there will be no `run`."""
@@ -202,19 +200,16 @@ class Daemon:
             return True
         keeper.begin_loading()
         poller = self._poller()
-        told_at = time.monotonic()
         while keeper.is_loading:
-            self._watch.tell(f"loading: {keeper.loading_text()}")
+            self._watch.tell(f"loading: {keeper.progress.text()}")
+            keeper.progress.tell()
             if self._stop_asked:
                 keeper.give_up_loading()
                 return False
-            ready = dict(poller.poll(LOADING_TOLD_S * 1000))
+            ready = dict(poller.poll(round(TOLD_S * 1000)))
             self._take_signs(ready)
             if self._router in ready:
                 self._refuse_all(keeper)
-            if time.monotonic() - told_at >= LOADING_TOLD_S:
-                told_at = time.monotonic()
-                log.info("loading: %s", keeper.loading_text())
         return True
 
     def _refuse_all(self, keeper: Keeper) -> None:

@@ -147,11 +147,11 @@ class Store:
             for key, value in txn.cursor():
                 yield _NUMBER.unpack(key)[0], value
 
-    def content_bytes(self) -> int:
+    def content_bytes(self) -> tuple[int, int]:
         """What blocks and journal take, about."""
         with _as_store_error(self.directory), self._env.begin() as txn:
-            stats = [txn.stat(self._db[name]) for name in ("blocks", "journal")]
-        return sum(int(stat["psize"]) * (stat["leaf_pages"] + stat["overflow_pages"]) for stat in stats)
+            blocks, journal = (txn.stat(self._db[name]) for name in ("blocks", "journal"))
+        return _bytes_of(blocks), _bytes_of(journal)
 
     def entries(self, first: int) -> Iterator[tuple[int, memoryview]]:
         """The journal's values by number, from this one on; each is valid until the next one."""
@@ -350,6 +350,11 @@ def _as_store_error(directory: Path) -> Iterator[None]:
         raise StoreUnreadable(f"{directory}: {error}") from error
     except (lmdb.Error, OSError) as error:
         raise StoreError(f"{directory}: {reason(directory, error)}") from error
+
+
+def _bytes_of(stat: Any) -> int:
+    """What the leaves of a database take."""
+    return int(stat["psize"] * (stat["leaf_pages"] + stat["overflow_pages"]))
 
 
 def _read_array(txn: Txn, entry: ArrayEntry) -> np.ndarray[Any, np.dtype[Any]]:

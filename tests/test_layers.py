@@ -77,6 +77,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "journal",
         "journal_format",
         "keeper",
+        "loading",
         "replaying",
         "restoring",
         "store",

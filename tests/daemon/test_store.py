@@ -212,7 +212,8 @@ def test_whoever_asks_while_a_store_is_read_is_told_so_and_then_served(
         for op in ("hello", "info", "checkpoint"):
             error = peer.ask(op)["error"]
             assert error["code"] == "loading"
-            assert error["detail"].keys() == {"phase", "done_bytes", "total_bytes", "elapsed_s"}
+            named = {"phase", "done_bytes", "total_bytes", "items", "total_items", "elapsed_s"}
+            assert error["detail"].keys() == named
         assert peer.ask("explode")["error"]["code"] == "unknown_op"
         with pytest.raises(errors.ConnectionLostError, match="reading its store"):
             client_of(daemon.router_address).info(timeout_ms=300)
