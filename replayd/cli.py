@@ -1,8 +1,7 @@
 """The command line: `replayd serve`, and what `cli_operator` asks of a daemon that runs.
 
-Owns words for people, and exit codes: those of sysexits.h, so that a service manager can tell a wrong configuration,
-which a restart does not cure, from a taken port, which it may. Imports nothing heavy before a command runs, so that
-`replayd --help` is instant.
+Owns words for people; `exit_codes` has how commands end. Imports nothing heavy before a command runs, so that `replayd
+--help` is instant.
 """
 
 from __future__ import annotations
@@ -28,13 +27,12 @@ from replayd.cli_completion import completion
 from replayd.cli_config import COMMANDS as OF_SETTINGS
 from replayd.cli_doctor import doctor
 from replayd.cli_info import COMMANDS as OF_A_DAEMON
-from replayd.cli_keys import exit_code as exit_code_of_keys
 from replayd.cli_keys import keys
 from replayd.cli_operator import COMMANDS as OF_A_TABLE
 from replayd.cli_operator import fail
 from replayd.cli_store import COMMANDS as OF_A_STORE
-from replayd.cli_store import exit_code as exit_code_of_store
 from replayd.cli_top import top
+from replayd.exit_codes import MEANINGS, Commands, of_keys, of_store
 
 if TYPE_CHECKING:
     from replayd.board import Board
@@ -45,22 +43,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("replayd")
 
 
-EXIT_CODES = """\b
-Exit codes, those of sysexits.h from 64 on:
-   0  done
-   1  refused by the daemon, or `doctor` has found a failure
-   2  misused: no such command, option or value
-  64  misused: a name that is none, or is taken
-  65  a store is damaged
-  69  nobody answers at the address
-  70  a fault of replayd itself
-  73  an address, a directory or a file cannot be had
-  74  the disk failed, and with it the last checkpoint
-  75  not in time
-  77  no permission: a key is refused, or a file of keys has the wrong rights
-  78  the settings are faulty, or a file of keys is: a restart cures nothing
+EXIT_CODES = "\b\nExit codes, those of sysexits.h from 64 on:\n" + "\n".join(
+    f"{code:4}  {meaning}" for code, meaning in MEANINGS.items()
+)
 
-\b
+EXAMPLES = """\b
 Examples:
   replayd default-config > replayd.toml
   replayd check-config replayd.toml
@@ -70,7 +57,11 @@ Examples:
 """
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}, epilog=EXIT_CODES)
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog=f"{EXIT_CODES}\n\n{EXAMPLES}",
+)
 @click.version_option(__version__, prog_name="replayd")
 def main() -> None:
     """Experience replay as a service: actors insert, learners sample, the daemon keeps the two in step.
@@ -279,7 +270,7 @@ def serve(
     except BindError as error:
         announcer.fail(os.EX_CANTCREAT, str(error))
     except AccessError as error:
-        announcer.fail(exit_code_of_keys(error), str(error))
+        announcer.fail(of_keys(error), str(error))
     with _endpoint_file(endpoint_file, daemon, status), status or nullcontext():
         announcer.begin(
             config, daemon.router_address, daemon.ingest_address, None if status is None else status.address
@@ -287,7 +278,7 @@ def serve(
         try:
             daemon.run(stop_on_signals=True)
         except StoreError as error:
-            announcer.fail(exit_code_of_store(error), str(error))
+            announcer.fail(of_store(error), str(error))
         except Exception:
             announcer.fail(
                 os.EX_SOFTWARE, "stopped by a fault of replayd itself; the lines above belong in a report of it"

@@ -7,6 +7,7 @@ runs.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -20,6 +21,7 @@ import click
 
 from replayd.cli_completion import tables_there
 from replayd.cli_operator import endpoint_of, fail, print_json
+from replayd.exit_codes import of_refusal
 from replayd.wording import aligned, short
 
 if TYPE_CHECKING:
@@ -151,7 +153,7 @@ def _measure(address: str, table: str, seconds: float, batch: int, item_bytes: i
     import numpy as np
 
     from replayd_client import Client
-    from replayd_client.errors import AccessDeniedError, ConnectionLostError, ReplaydError
+    from replayd_client.errors import ReplaydError
 
     words = np.random.default_rng(0).integers(0, 1 << 32, (batch, 1, item_bytes // 4), np.uint32)
     # The top bits of a float's exponent are taken away: a NaN is no payload that one would send.
@@ -176,12 +178,8 @@ def _measure(address: str, table: str, seconds: float, batch: int, item_bytes: i
                 ]
             finally:
                 _remove(client, table, inserted)
-    except AccessDeniedError as error:
-        fail(os.EX_NOPERM, str(error))
-    except ConnectionLostError as error:
-        fail(os.EX_UNAVAILABLE, str(error))
     except ReplaydError as error:
-        fail(1, str(error))
+        fail(of_refusal(error), str(error))
 
 
 def _remove(client: Client, table: str, inserted: list[NDArray[Any]]) -> None:
@@ -200,8 +198,8 @@ def _timed(what: str, call: Callable[[], int], seconds: float, item_bytes: int) 
     from replayd_client.errors import DeadlineExceededError
 
     items, took_s, held_up = 0, [], ""
-    began = time.monotonic()
-    with shown(what, lambda: (min(time.monotonic() - began, seconds), seconds)):
+    began = math.inf
+    with shown(what, lambda: None if began == math.inf else (min(time.monotonic() - began, seconds), seconds)):
         try:
             call()
             began = time.monotonic()

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from replayd.cli_operator import DEFAULT_ADDRESS, Seconds, endpoint_of, print_json
+from replayd.exit_codes import OF_FINDINGS
 
 EXPECTED_PEERS = 200
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -39,7 +40,8 @@ def doctor(config_path: str | None, address: str | None, timeout_s: float, peers
 
     It looks at versions, settings, addresses and who is there, key files, clock, memory, blosc2's threads, file
     descriptors and the data directory, on this machine and as this user: `sudo -u replayd replayd doctor` sees what the
-    service sees. It changes nothing. Exit code 0 if nothing failed (warnings may be told), else 1.
+    service sees. It changes nothing. Exit code 0 if nothing failed (warnings may be told), else that of the first
+    failure: 78 settings, 69 the daemon, 73 an address or a directory, 77 keys, 71 the clock, 70 what is installed.
 
     \b
     Examples:
@@ -54,9 +56,9 @@ def doctor(config_path: str | None, address: str | None, timeout_s: float, peers
         config, _ = look.settings(config_path, os.environ)
         address = DEFAULT_ADDRESS if config is None else _reachable(config.server.listen)
     findings = list(look.examine(config_path, os.environ, address, _info(address, timeout_s), peers))
-    failed = sum(finding.state == look.FAIL for finding in findings)
+    failures = [finding for finding in findings if finding.state == look.FAIL]
     if as_json:
-        print_json({"ok": not failed, "findings": [asdict(finding) for finding in findings]})
+        print_json({"ok": not failures, "findings": [asdict(finding) for finding in findings]})
     else:
         width = max(len(finding.check) for finding in findings)
         for finding in findings:
@@ -65,9 +67,9 @@ def doctor(config_path: str | None, address: str | None, timeout_s: float, peers
             if finding.advice:
                 click.echo(f"{'':{width + 6}}  -> {finding.advice}")
         warned = sum(finding.state == look.WARN for finding in findings)
-        click.echo(f"{len(findings)} findings: {failed} failed, {warned} to be looked at")
-    if failed:
-        raise SystemExit(1)
+        click.echo(f"{len(findings)} findings: {len(failures)} failed, {warned} to be looked at")
+    if failures:
+        raise SystemExit(OF_FINDINGS[failures[0].check])
 
 
 def _reachable(listen: str) -> str:

@@ -115,7 +115,7 @@ def _limiter_text(limiter: Mapping[str, Any]) -> str:
 def ping(address: str, wait_s: float | None, as_json: bool) -> None:
     """Ask whether a daemon answers.
 
-    Exit code 0 if it does, 69 if not, 75 if it still did not when --wait was over.
+    Exit code 0 if it does, 69 if not, 75 if it still did not when --wait was over, or does not serve yet or any more.
 
     \b
     Examples:

@@ -6,14 +6,11 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from replayd.cli_operator import fail
-
-if TYPE_CHECKING:
-    from replayd.access import AccessError
+from replayd.exit_codes import of_keys
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -84,10 +81,10 @@ def generate(name: str, roles: tuple[str, ...], out: Path | None, directory: Pat
             out.unlink()
             raise
     except AccessError as error:
-        fail(exit_code(error), str(error))
+        fail(of_keys(error), str(error))
     except OSError as error:
         refusal = unmakeable(Path(error.filename or directory), error)
-        fail(exit_code(refusal), str(refusal))
+        fail(of_keys(refusal), str(refusal))
     if as_json:
         # The public key, as `list` has it; the secret one is in the file alone.
         click.echo(json.dumps({"name": name, "roles": roles, "key": public, "file": str(out), "list": str(allowed)}))
@@ -113,7 +110,7 @@ def list_(directory: Path, as_json: bool) -> None:
     try:
         holders = read_allowed(directory / ALLOWED_FILE)
     except AccessError as error:
-        fail(exit_code(error), str(error))
+        fail(of_keys(error), str(error))
     if as_json:
         click.echo(json.dumps([{"name": h.name, "roles": h.roles, "key": h.key} for h in holders.values()]))
         return
@@ -145,17 +142,8 @@ def revoke(name: str, directory: Path, as_json: bool) -> None:
             fail(os.EX_USAGE, f"{name!r} has no key here; who has: {known}")
         write_allowed(allowed, left)
     except AccessError as error:
-        fail(exit_code(error), str(error))
+        fail(of_keys(error), str(error))
     if as_json:
         click.echo(json.dumps({"name": name, "list": str(allowed)}))
         return
     click.echo(f"{allowed}: {name} may come in no more; {RELOAD}")
-
-
-def exit_code(error: AccessError) -> int:
-    """That of sysexits.h for what is wrong with files of keys."""
-    from replayd.access import NoRights, NotMade
-
-    if isinstance(error, NoRights):
-        return os.EX_NOPERM
-    return os.EX_CANTCREAT if isinstance(error, NotMade) else os.EX_CONFIG

@@ -1,7 +1,6 @@
 """What the command line asks of a table that is served: `why`, `peek`, `set`, `pause`, `resume`, `reset`.
 
-Every command takes `--address`, `--timeout` and `--json`. Exit code 0 for an answer, 69 if nobody
-answers, 75 if not in time, 1 for a refusal, 2 for a misuse. Imports nothing heavy before a command runs.
+Every command takes `--address`, `--timeout` and `--json`. Imports nothing heavy before a command runs.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from replayd.cli_completion import tables_there
+from replayd.exit_codes import of_client_keys, of_refusal
 from replayd.wording import aligned, count
 
 if TYPE_CHECKING:
@@ -356,30 +356,18 @@ def connected(address: str, unreachable: int = os.EX_UNAVAILABLE) -> Iterator[Co
     """Connections to the daemon. What goes wrong with them ends the command, in code `unreachable` if nobody
     answers.
     """
-    from replayd_client.errors import (
-        AccessDeniedError,
-        ConnectionLostError,
-        DataError,
-        DeadlineExceededError,
-        ReplaydError,
-    )
-    from replayd_client.keys import KeyRightsError, read_keys
+    from replayd_client.errors import DataError, ReplaydError
+    from replayd_client.keys import read_keys
     from replayd_client.pool import ConnectionPool
 
     try:
         pool = ConnectionPool(address, read_keys(None))
     except DataError as error:
-        fail(os.EX_NOPERM if isinstance(error, KeyRightsError) else os.EX_CONFIG, str(error))
+        fail(of_client_keys(error), str(error))
     try:
         yield pool
-    except AccessDeniedError as error:
-        fail(os.EX_NOPERM, str(error))
-    except ConnectionLostError as error:
-        fail(unreachable, str(error))
-    except DeadlineExceededError as error:
-        fail(os.EX_TEMPFAIL, str(error))
     except ReplaydError as error:
-        fail(1, str(error))
+        fail(of_refusal(error, unreachable), str(error))
     finally:
         pool.close()
 

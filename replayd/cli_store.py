@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replayd.cli_operator import ADDRESS, Seconds, connected, fail, print_json
+from replayd.exit_codes import of_store
 from replayd.wording import size_text
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def restore(source: Path, data_dir: Path | None, config_path: str | None, replac
         with shown("copying", lambda: (_size_bytes(directory) - before, size)):
             copied, aside = bring_back(source, directory, replace=replace)
     except StoreError as error:
-        fail(exit_code(error), str(error))
+        fail(of_store(error), str(error))
     if as_json:
         print_json({"data_dir": str(directory), **_fields(copied), "aside": None if aside is None else str(aside)})
         return
@@ -127,17 +128,6 @@ def restore(source: Path, data_dir: Path | None, config_path: str | None, replac
 
 
 COMMANDS: tuple[click.Command, ...] = (checkpoint, restore)
-
-
-def exit_code(error: Exception) -> int:
-    """That of sysexits.h for what is wrong with a store."""
-    from replayd.errors import StoreInUse, StoreMismatch, StoreNotMade, StoreUnreadable
-
-    if isinstance(error, StoreUnreadable):
-        return os.EX_DATAERR
-    if isinstance(error, StoreMismatch):
-        return os.EX_CONFIG
-    return os.EX_CANTCREAT if isinstance(error, StoreInUse | StoreNotMade) else os.EX_IOERR
 
 
 def _written(pool: ConnectionPool) -> tuple[float, float] | None:
@@ -176,10 +166,16 @@ def _copy(done: Checkpointed, target: Path, keep: int | None) -> tuple[Copied, l
     source = Path(done.path)
     if done.host != os.uname().nodename:
         fail(os.EX_UNAVAILABLE, f"the store is on {done.host}, in {done.path}: run this there to copy it")
+    from replayd.progress import shown
+
+    # What is being copied has a name of its own until it is whole, beside its place.
+    parent, size = (target.absolute().parent if keep is None else target), _size_bytes(source)
+    parts = f".*.part-{os.getpid()}"
     try:
-        return (copy_store(source, target), []) if keep is None else copy_into_rotation(source, target, keep)
+        with shown("copying", lambda: (sum(map(_size_bytes, parent.glob(parts))), size)):
+            return (copy_store(source, target), []) if keep is None else copy_into_rotation(source, target, keep)
     except StoreError as error:
-        fail(exit_code(error), f"the checkpoint is made, and not copied: {error}")
+        fail(of_store(error), f"the checkpoint is made, and not copied: {error}")
 
 
 def _fields(copied: Copied) -> dict[str, object]:

@@ -114,7 +114,7 @@ def test_what_the_documents_promise_of_a_service_is_set_once(unit: str) -> None:
         # A loop that is stuck is ended and started again; what a restart does not cure is not tried again.
         "WatchdogSec": "30s",
         "Restart": "on-failure",
-        "RestartPreventExitStatus": "2 64 65 77 78",
+        "RestartPreventExitStatus": "64 65 77 78",
         # The data and the sockets are for the group, and for nobody beyond.
         "StateDirectoryMode": "0750",
         "RuntimeDirectoryMode": "0750",

@@ -206,7 +206,7 @@ def test_letting_the_network_in_where_it_cannot_come_is_warned_of(start_daemon: 
 )
 def test_a_misused_option_is_a_usage_error(arguments: list[str]) -> None:
     ended = run_replayd("serve", *arguments)
-    assert ended.returncode == 2
+    assert ended.returncode == os.EX_USAGE
     assert "Usage: " in ended.stderr
 
 
@@ -302,12 +302,12 @@ def test_somebody_who_says_nothing_at_the_address_is_told(silent_address: str) -
 
 @pytest.mark.parametrize("address", ["nonsense", "tcp://127.0.0.1", "tcp://127.0.0.1:x", "http://127.0.0.1:80"])
 def test_an_address_that_is_none_is_a_usage_error(address: str) -> None:
-    assert run_replayd("info", "--address", address).returncode == 2
+    assert run_replayd("info", "--address", address).returncode == os.EX_USAGE
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "tcp://127.0.0.1:65536", "://127.0.0.1:1", "127.0.0.1", ""])
 def test_an_address_that_nobody_can_listen_at_is_a_usage_error(address: str) -> None:
-    assert CliRunner().invoke(main, ["ping", "--address", address]).exit_code == 2
+    assert CliRunner().invoke(main, ["ping", "--address", address]).exit_code == os.EX_USAGE
 
 
 @pytest.mark.parametrize("command", [["info"], ["ping"], ["why", "replay"], ["peek", "replay"], ["set", "replay"]])
@@ -320,7 +320,7 @@ def test_an_address_needs_no_scheme(daemon: DaemonProcess, command: list[str]) -
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "1e9", "soon"])
 def test_a_wait_that_is_none_is_a_usage_error(option: list[str], seconds: str) -> None:
     ended = CliRunner().invoke(main, [*option, seconds])
-    assert ended.exit_code == 2
+    assert ended.exit_code == os.EX_USAGE
     assert "Usage: " in ended.stderr
 
 

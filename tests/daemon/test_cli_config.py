@@ -94,7 +94,7 @@ def test_the_file_and_settings_may_come_from_the_environment(tmp_path: Path, mon
 
 
 def test_a_file_that_is_not_there_is_a_misuse() -> None:
-    assert run("check-config", "/nowhere.toml").exit_code == 2
+    assert run("check-config", "/nowhere.toml").exit_code == os.EX_USAGE
 
 
 @pytest.mark.parametrize(

@@ -100,9 +100,9 @@ def test_peek_shows_bytes_and_text(start_daemon: StartDaemon) -> None:
 
 
 def test_peek_takes_one_way_of_asking() -> None:
-    assert run_replayd("peek", "t", "--newest", "1", "--key", "1").returncode == 2
-    assert run_replayd("peek", "t", "--newest", "1", "--oldest", "1").returncode == 2
-    assert run_replayd("peek", "t", "--newest", "0").returncode == 2
+    assert run_replayd("peek", "t", "--newest", "1", "--key", "1").returncode == os.EX_USAGE
+    assert run_replayd("peek", "t", "--newest", "1", "--oldest", "1").returncode == os.EX_USAGE
+    assert run_replayd("peek", "t", "--newest", "0").returncode == os.EX_USAGE
 
 
 # --- set and reset ----------------------------------------------------------------------------------------------------
@@ -154,13 +154,13 @@ def test_a_side_is_paused_and_resumed_and_the_other_stays_as_it_is(start_daemon:
     assert "it was so already" in said(daemon, "resume", "q", "sample")
     assert paused("resume", "q") == [False, False]
     assert paused("pause", "q", "insert", "sample") == [True, True]
-    assert asked(daemon, "pause", "q", "update").returncode == 2
+    assert asked(daemon, "pause", "q", "update").returncode == os.EX_USAGE
 
 
 @pytest.mark.parametrize("pair", ["max_size", "=3", "max_size=many", "max_size=1=2"])
 def test_a_change_that_is_none_is_a_usage_error(pair: str) -> None:
     ended = run_replayd("set", "t", pair)
-    assert ended.returncode == 2
+    assert ended.returncode == os.EX_USAGE
     assert "Usage: " in ended.stderr
 
 
@@ -178,7 +178,7 @@ def test_a_change_that_is_none_is_a_usage_error(pair: str) -> None:
 )
 def test_a_value_that_cannot_be_is_told_what_can(pair: str, said: str) -> None:
     ended = CliRunner().invoke(main, ["set", "t", pair])
-    assert ended.exit_code == 2
+    assert ended.exit_code == os.EX_USAGE
     assert said in ended.stderr
 
 
@@ -207,7 +207,7 @@ def test_why_tells_who_will_wait_next(start_daemon: StartDaemon) -> None:
 
 
 def test_a_setting_given_twice_is_a_usage_error() -> None:
-    assert run_replayd("set", "t", "max_size=1", "max_size=2").returncode == 2
+    assert run_replayd("set", "t", "max_size=1", "max_size=2").returncode == os.EX_USAGE
 
 
 def test_refusals_are_told_and_change_nothing(start_daemon: StartDaemon) -> None:
@@ -221,7 +221,7 @@ def test_refusals_are_told_and_change_nothing(start_daemon: StartDaemon) -> None
         (["paused=1"], "paused"),
     ):
         ended = asked(daemon, "set", "q", *changes)
-        assert ended.returncode == 1
+        assert ended.returncode == os.EX_USAGE
         assert word in ended.stderr
         assert ended.stdout == ""
     assert said_json(daemon, "set", "q")["after"] == before
@@ -254,7 +254,7 @@ EACH = [["why", "t"], ["peek", "t"], ["set", "t", "max_size=3"], ["pause", "t"],
 @pytest.mark.parametrize("command", EACH, ids=lambda command: command[0])
 def test_a_table_that_is_not_there_is_told(daemon: DaemonProcess, command: list[str]) -> None:
     ended = asked(daemon, *command)
-    assert ended.returncode == 1
+    assert ended.returncode == os.EX_USAGE
     assert "there is no table 't'; there are: replay" in ended.stderr
     assert ended.stdout == ""
 

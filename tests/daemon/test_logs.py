@@ -80,7 +80,7 @@ def test_people_read_text_where_stderr_is_no_journal(
 
 def test_a_level_and_a_format_that_are_none_are_refused() -> None:
     for option in ("--log-level", "--log-format"):
-        assert run_replayd("serve", option, "loud").returncode == 2
+        assert run_replayd("serve", option, "loud").returncode == os.EX_USAGE
     with pytest.raises(Exception, match="format"):
         read_config(None, environment={"REPLAYD_LOG_FORMAT": "loud"})
 

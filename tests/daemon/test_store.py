@@ -262,7 +262,7 @@ def test_a_store_that_cannot_be_loaded_ends_the_daemon_in_a_code_that_says_why(t
 
 def test_options_of_a_store_need_one() -> None:
     ended = refused("--strict")
-    assert ended.returncode == 2
+    assert ended.returncode == os.EX_USAGE
     assert "--data-dir" in ended.stderr
 
 
@@ -392,7 +392,7 @@ def test_what_is_no_copy_is_not_brought_back(tmp_path: Path) -> None:
     ended = run_replayd("restore", str(tmp_path / "no-copy"), "--data-dir", str(tmp_path / "data"))
     assert ended.returncode == os.EX_DATAERR
     assert MARK in ended.stderr
-    assert run_replayd("restore", str(tmp_path / "no-copy")).returncode == 2
+    assert run_replayd("restore", str(tmp_path / "no-copy")).returncode == os.EX_USAGE
 
 
 def test_the_file_names_the_store(
@@ -422,5 +422,5 @@ def test_a_daemon_without_a_store_says_so(daemon: DaemonProcess, client_of: Call
     with pytest.raises(errors.NoStoreError, match="--data-dir"):
         client_of(daemon.address).checkpoint()
     said = run_replayd("checkpoint", "--address", daemon.address, timeout_s=START_S)
-    assert said.returncode == 1
+    assert said.returncode == os.EX_CONFIG
     assert "without a store" in said.stderr

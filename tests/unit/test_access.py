@@ -27,8 +27,9 @@ from replayd.access import (
     unreadable,
     write_allowed,
 )
-from replayd.cli_keys import exit_code, keys
+from replayd.cli_keys import keys
 from replayd.errors import Forbidden
+from replayd.exit_codes import of_keys
 from replayd.gate import Gate
 from replayd.key_files import make_client_key, make_server_key, public_of, read_server_secret
 from replayd.messages import OPS
@@ -118,7 +119,7 @@ def test_what_the_rights_of_a_file_forbid_is_told_from_what_else_is_wrong(
 ) -> None:
     assert type(error) is kind
     codes = {NoRights: os.EX_NOPERM, NotMade: os.EX_CANTCREAT, AccessError: os.EX_CONFIG}
-    assert exit_code(error) == codes[kind]
+    assert of_keys(error) == codes[kind]
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

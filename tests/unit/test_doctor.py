@@ -186,12 +186,12 @@ def test_the_command_tells_everything_and_ends_in_a_failure_if_one_was_found(
 ) -> None:
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     ended = CliRunner().invoke(main, ["doctor", "--address", address, "--timeout", "0.1"])
-    assert ended.exit_code == 1
+    assert ended.exit_code == os.EX_UNAVAILABLE
     checks = ("versions", "settings", "daemon", "keys", "clock", "memory", "blosc2 threads", "file desc", "data dir")
     assert all(check in ended.stdout for check in checks)
     assert "fail" in ended.stdout
     assert "  -> " in ended.stdout
     ended = CliRunner().invoke(main, ["doctor", "--address", address, "--timeout", "0.1", "--json"])
     found = json.loads(ended.stdout)
-    assert (ended.exit_code, found["ok"]) == (1, False)
+    assert (ended.exit_code, found["ok"]) == (os.EX_UNAVAILABLE, False)
     assert {finding["state"] for finding in found["findings"]} >= {"ok", "fail"}
