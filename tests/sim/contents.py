@@ -6,10 +6,11 @@ exactly; else those that wait are the last accepted, and how many is taken from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from replayd.rate_limiters import RateLimiter
 from replayd.service import Service
 from replayd.table import Table
 
@@ -266,6 +267,12 @@ class Contents:
 
     # --- comparison ---------------------------------------------------------------------------------------------------
 
+    def check_bands(self, tables: Iterable[Table]) -> None:
+        """Raises AssertionError for a cursor that is where no insert or sample may bring it."""
+        for table in tables:
+            if not self.tables[table.name].is_changed:
+                _check_band(table.name, table.limiter)
+
     def compare(self, service: Service) -> None:
         """Raises AssertionError with what a table holds and must not, or lacks."""
         for name, table in self.tables.items():
@@ -283,6 +290,15 @@ def _end_turn(table: TableContents, size: int, waiting: int) -> None:
         assert evicts, f"{table.name}: {evicted} items are lost beside {size}"
         table.drop_oldest(evicted)
     table.smallest, table.left, table.had_max_bytes = table.max_size, 0, table.has_max_bytes
+
+
+def _check_band(name: str, limiter: RateLimiter) -> None:
+    inserts, samples, size = limiter.inserts, limiter.samples, limiter.inserts - limiter.deletes
+    cursor = inserts * limiter.samples_per_insert - samples
+    if limiter.min_diff is not None and samples:
+        assert cursor >= limiter.min_diff, f"{name}: more was sampled than the band lets"
+    if limiter.max_diff is not None and size > limiter.min_size_to_sample:
+        assert cursor <= limiter.max_diff, f"{name}: more was inserted than the band lets"
 
 
 def _compare(table: TableContents, real: Table) -> None:

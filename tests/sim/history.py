@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +89,7 @@ class History:
         now: float,
         taken: Sequence[tuple[Peer, Header]],
         replies: Sequence[tuple[Peer, Reply]],
-        tables: Iterable[Table],
+        tables: Collection[Table],
     ) -> None:
         """A turn was taken: these messages, in their order, and these replies, in theirs; so the tables are now."""
         before = len(self._turns)
@@ -112,6 +112,7 @@ class History:
             self._sizes = sizes
             self._happens(reading, sizes)
             self._log(now, reading.events)
+            self.contents.check_bands(tables)
         for _, reply in replies:
             if isinstance(reply, Result) and self._sync and reply.op in PROMISES:
                 self._said[id(reply)] = reply, len(self._turns)

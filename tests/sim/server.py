@@ -25,6 +25,7 @@ import replayd.checkpoints
 import replayd.journal_format
 import replayd.keeper
 import replayd.store_writer
+from replayd.errors import StoreError
 from replayd.journal import JournalOptions, Mode
 from replayd.keeper import Keeper, StoreOptions
 from replayd.messages import Peer
@@ -117,6 +118,8 @@ class Server:
         clock, failures = self.disk.clock, self.disk.failures
         try:
             self._keeper.load()
+        except StoreError as error:
+            raise AssertionError(f"a server does not begin: {error}") from error
         except PowerCut:
             if self.disk.clock != clock:
                 # What it had restored is on the disk as its own.

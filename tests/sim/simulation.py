@@ -14,8 +14,8 @@ from tests.sim.world import World
 
 TROUBLE_S = 8.0
 """How long things go wrong; afterwards nothing does."""
-LONGEST_WAIT_S = 61.0
-"""After which no request of somebody who is gone waits any more."""
+LONGEST_WAIT_S = 6.0
+"""After which no request of somebody who is gone waits any more: nobody asks for longer."""
 REST_S = 600.0
 """Within which everybody must have come to an end then."""
 
@@ -33,8 +33,8 @@ class Simulation:
         self.server = Server(self.world, self.network, self.traffic.tables, _options(chance), self._start_again)
         self.happened: Counter[str] = Counter()
         """What went wrong, by its name."""
-        self._crashes = chance.random() < 0.6
-        self._disk_fails = chance.random() < 0.4
+        self.crashes = chance.random() < 0.6
+        self.disk_fails = chance.random() < 0.4
 
     def run(self) -> None:
         """The whole of it."""
@@ -68,12 +68,13 @@ class Simulation:
         """What goes wrong, and when."""
         world, chance = self.world, self.world.random
         kinds = [self._cut, self._cut, self._stop_a_machine, self._kill_a_machine]
-        if self._crashes:
-            kinds += [self._crash, self._cut_power]
-        if self._disk_fails:
+        if self.disk_fails:
             kinds += [self._fill_the_disk, self._break_the_disk, self._slow_the_disk]
-        for _ in range(chance.randint(0, 8)):
-            world.at(chance.uniform(world.now, end), chance.choice(kinds))
+        troubles = [chance.choice(kinds) for _ in range(chance.randint(0, 6))]
+        if self.crashes:
+            troubles += [chance.choice([self._crash, self._cut_power]) for _ in range(chance.randint(1, 3))]
+        for trouble in troubles:
+            world.at(chance.uniform(world.now, end), trouble)
 
     def _cut(self) -> None:
         if self.network.links:
@@ -120,19 +121,8 @@ class Simulation:
     # --- what must be true --------------------------------------------------------------------------------------------
 
     def _check_state(self) -> None:
-        service, contents = self.server.service, self.server.history.contents
-        service.validate()
-        contents.compare(service)
-        for table in service.tables.values():
-            limiter = table.limiter
-            inserts, samples, deletes = (getattr(limiter, name) for name in ("inserts", "samples", "deletes"))
-            cursor = inserts * limiter.samples_per_insert - samples
-            if contents.tables[table.name].is_changed:
-                continue
-            if limiter.min_diff is not None and samples:
-                assert cursor >= limiter.min_diff, f"{table.name}: more was sampled than the band lets"
-            if limiter.max_diff is not None and inserts - deletes > limiter.min_size_to_sample:
-                assert cursor <= limiter.max_diff, f"{table.name}: more was inserted than the band lets"
+        self.server.service.validate()
+        self.server.history.contents.compare(self.server.service)
 
     def _check_that_all_came_to_an_end(self) -> None:
         for machine in self.crew.machines:
@@ -156,10 +146,10 @@ class Simulation:
 
 def _options(chance: random.Random) -> Options:
     return Options(
-        mode=chance.choice(["off", "interval", "sync"]),
+        mode=chance.choice(["off", "interval", "interval", "sync", "sync"]),
         interval_s=chance.choice([0.1, 1.0]),
-        journal_max_bytes=chance.choice([1 << 30, 1 << 30, 20_000]),
-        checkpoint_interval_s=chance.choice([0.0, 0.7, 3.0]),
+        journal_max_bytes=chance.choice([1 << 30, 1 << 30, 1 << 30, 20_000]),
+        checkpoint_interval_s=chance.choice([0.0, 0.0, 2.0]),
         lease_s=chance.choice([60.0, 2.0]),
         part_bytes=chance.choice([1000, 1 << 24]),
     )

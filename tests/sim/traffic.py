@@ -51,7 +51,7 @@ class Traffic:
         self._faults = faults
         self._numbers = itertools.count(1)
         self._samples_per_insert = spi = world.random.choice([0.5, 1.0, 4.0])
-        self._band = {"samples_per_insert": spi, "min_diff": -2 * spi - 4, "max_diff": 12 * spi + 4}
+        self._band = {"samples_per_insert": spi, "min_diff": -2 * spi - 4, "max_diff": 5 * spi + 4}
         self._meddles = world.random.random() < 0.5
         """Whether the operator changes anything."""
 
@@ -202,11 +202,11 @@ class Traffic:
             ("set ledger", lambda: client.set(LEDGER, timeout_ms=2000, max_size=random.choice([30, 10**6]))),
         ]
         while not self._faults.rest:
-            name, act = random.choice(changes if self._meddles and random.random() < 0.4 else looks)
+            name, act = random.choice(changes if self._meddles and random.random() < 0.6 else looks)
             with contextlib.suppress(ReplaydError):
                 act()
                 self.known.done[name] += 1
-            self._world.sleep(random.uniform(0, 3.0))
+            self._world.sleep(random.uniform(0, 1.5))
 
     def _peek(self, client: Client, table: str) -> None:
         for item in client.peek(table, oldest=1024, timeout_ms=2000):
