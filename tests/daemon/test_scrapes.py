@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from replayd.board import Board
 from replayd.messages import Sample
+from replayd.rate_limiters import RateLimiter
 from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.embedded import until
 from tests.daemon.harness import ROOT, DaemonProcess
@@ -69,7 +70,8 @@ def test_the_board_has_no_lock_that_the_loop_could_wait_for() -> None:
 
 
 def test_a_bulletin_stays_as_it_is_whatever_the_loop_does_next() -> None:
-    s, writer, board = service(fifo(), fifo("u", max_size=2)), StreamWriter(), Board()
+    tables = [fifo(name, max_size=4, rate_limiter=RateLimiter(1.0, 1, 0.0, 100.0)) for name in ("t", "u")]
+    s, writer, board = service(*tables), StreamWriter(), Board()
 
     def traffic(now: float) -> None:
         for table in ("t", "u"):
@@ -77,7 +79,7 @@ def test_a_bulletin_stays_as_it_is_whatever_the_loop_does_next() -> None:
             told = writer.insert([b"x"] * 3, [(first, 1), (first, 3)], table=table, policy_version=int(now))
             s.handle("peer", "insert", told, now)
             s.handle("peer", "sample", Sample(1, table, 2, 2, 60.0), now)
-            s.handle("peer", "sample", Sample(2, table, 1 << 20, 1 << 20, 60.0), now)
+            s.handle("peer", "sample", Sample(2, table, 50, 50, 60.0), now)
         s.drain()
 
     for second in range(3):
