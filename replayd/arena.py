@@ -23,6 +23,9 @@ SLAB_BYTES = 1 << 21
 RESERVED_BYTES = 1 << 38
 """Address space, not memory: pages are there once they are written to."""
 
+LEAST_CLASS_BYTES = 16
+"""Of the place for the smallest payloads, and what all classes are multiples of."""
+
 RECLAIM_BYTES = 32 * SLAB_BYTES
 """Free bytes below which no slab is looked for that could be given back."""
 
@@ -107,16 +110,23 @@ class Arena:
     def validate(self, places: Int64s, sizes: Int64s) -> None:
         """These are all places in use."""
         classes = _classes(sizes) if len(sizes) else sizes
-        free = 0
-        slabs = [np.array(self._spare_slabs, np.int64)]
+        free, slabs = 0, list(self._spare_slabs)
         for width, shelf in self._shelves.items():
-            together = np.sort(np.concatenate((places[classes == width], shelf.free[: shelf.free_count])))
-            slabs.append(np.unique(together // SLAB_BYTES))
-            whole = (slabs[-1][:, None] * SLAB_BYTES + np.arange(SLAB_BYTES // width) * width).reshape(-1)
-            assert np.array_equal(together, whole), f"places of {width} bytes are neither free nor in use, or both"
+            together = np.concatenate((places[classes == width], shelf.free[: shelf.free_count]))
+            # A slab of the smallest class has 131072 places: to mark and count them takes a fifth of sorting them.
+            is_there = np.zeros((self._used_slabs, SLAB_BYTES // LEAST_CLASS_BYTES), np.bool_)
+            assert int(np.bitwise_or.reduce(together)) % LEAST_CLASS_BYTES == 0, f"no places of {width} bytes"
+            together //= LEAST_CLASS_BYTES
+            is_there.reshape(-1)[together] = True
+            mine = np.flatnonzero(is_there.any(axis=1))
+            whole = is_there[mine, : SLAB_BYTES // width * width // LEAST_CLASS_BYTES : width // LEAST_CLASS_BYTES]
+            once_each = whole.size == np.count_nonzero(is_there) == len(together)
+            assert once_each, f"places of {width} bytes are neither free nor in use, or both"
+            assert whole.all(), f"places of {width} bytes are where none can be"
+            slabs += mine.tolist()
             free += shelf.free_count * width
         assert free == self.free_bytes, f"{self.free_bytes} bytes are counted as free, {free} are"
-        assert np.array_equal(np.sort(np.concatenate(slabs)), np.arange(self._used_slabs)), "a slab is lost or shared"
+        assert sorted(slabs) == list(range(self._used_slabs)), "a slab is lost or shared"
 
     def _take(self, shelf: _Shelf, n: int) -> Int64s:
         while shelf.free_count < n:
@@ -210,9 +220,9 @@ def _reserve() -> mmap.mmap:
 
 
 def _classes(sizes: NDArray[np.integer[Any]]) -> Int64s:
-    """Bytes of the place for a payload of each size: steps of an eighth of a power of two, 16 bytes at least."""
+    """Bytes of the place for a payload of each size: steps of an eighth of a power of two."""
     exponent = np.frexp(np.maximum(sizes, 1) - 0.5)[1]
-    step = np.left_shift(1, np.maximum(exponent - 4, 4)).astype(np.int64)
+    step = np.maximum(np.left_shift(1, np.maximum(exponent - 4, 0)), LEAST_CLASS_BYTES).astype(np.int64)
     classes: Int64s = np.maximum(-(-sizes.astype(np.int64) // step), 1) * step
     return classes
 

@@ -234,6 +234,8 @@ def test_messages_taken_together_do_what_they_do_one_by_one(seed: int) -> None:
         take_both_ways(one, turns, other, messages)
         for table in chance.sample(TABLES, 2):
             look_at_both(one, other, table, chance.randint(1, 3))
+    one.validate()
+    other.validate()
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -248,6 +250,8 @@ def test_messages_that_look_alike_do_what_they_do_one_by_one(seed: int) -> None:
         messages = [(PEERS[n], writers[n].message(chance)) for n in chosen]
         take_both_ways(one, turns, other, messages)
         look_at_both(one, other, table, chance.randint(1, 3))
+    one.validate()
+    other.validate()
 
 
 def take_both_ways(one: Service, turns: Turns, other: Service, messages: list[Message]) -> None:
@@ -255,8 +259,6 @@ def take_both_ways(one: Service, turns: Turns, other: Service, messages: list[Me
     one_by_one(one, messages)
     turns.take(messages)
     assert sorted(answers(one), key=repr) == sorted(answers(other), key=repr)
-    one.validate()
-    other.validate()
 
 
 def look_at_both(one: Service, other: Service, table: str, n: int) -> None:
