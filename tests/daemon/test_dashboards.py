@@ -4,78 +4,127 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
+import yaml
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
+from replayd.board import Board
 from replayd.cli import main
-from replayd.metrics import OF_TABLES, OF_THE_SERVER
-from tests.daemon.conftest import StartDaemon
-from tests.daemon.embedded import until
+from replayd.metrics import OF_TABLES, OF_THE_SERVER, registry_of
 from tests.daemon.harness import ROOT
-from tests.daemon.test_http import get
+from tests.daemon.promql import labels, parsed, selectors
+from tests.wire.test_protocol_md import busy_service
 
 DASHBOARD = json.loads((ROOT / "systemd" / "grafana" / "replayd.json").read_text())
-ALERTS = (ROOT / "systemd" / "replayd-alerts.yml").read_text()
-SCRAPE = (ROOT / "systemd" / "prometheus.yml").read_text()
+ALERTS = yaml.safe_load((ROOT / "systemd" / "replayd-alerts.yml").read_text())
+SCRAPE = yaml.safe_load((ROOT / "systemd" / "prometheus.yml").read_text())
 
-RULES = re.split(r"^ *- alert: ", ALERTS, flags=re.MULTILINE)[1:]
+RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+LEGENDS: list[tuple[str, str]] = [
+    *((target["expr"], target.get("legendFormat", "")) for panel in PANELS for target in panel["targets"]),
+    *((annotation["expr"], "") for annotation in DASHBOARD["annotations"]["list"]),
+]
+"""Each expression of the dashboard, and how its series are called."""
+
+VARIABLES = [variable["query"]["query"] for variable in DASHBOARD["templating"]["list"] if variable["type"] == "query"]
 
 
-@pytest.fixture
-def names(start_daemon: StartDaemon) -> set[str]:
-    """Names of all series, and of families that have none yet, as one asks for them."""
-    daemon = start_daemon("--table", "t")
-    until(lambda: get(daemon.http_address, "/readyz")[0] == 200)
-    found = set()
-    for family in text_string_to_metric_families(get(daemon.http_address, "/metrics")[1]):
-        found |= {family.name, f"{family.name}_total"} | {sample.name for sample in family.samples}
-        if family.type == "histogram":
-            found |= {f"{family.name}_{part}" for part in ("bucket", "sum", "count")}
-    return found
+@cache
+def metrics() -> dict[str, frozenset[str]]:
+    """Labels of each series there may be, by its name."""
+    board = Board()
+    board.publish(busy_service().report(2.0, brief=True), 2.0)
+    found: dict[str, set[str]] = {"up": set()}
+    for family in text_string_to_metric_families(generate_latest(registry_of(board, lambda: 2.0)).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    # Of what has no value yet there is no series.
+    for names, theirs in ((OF_TABLES, {"table"}), (OF_THE_SERVER, set())):
+        for kind, name, _, _ in names:
+            found.setdefault(f"{name}_total" if kind is CounterMetricFamily else name, set()).update(theirs)
+    return {name: frozenset(labels) for name, labels in found.items()}
+
+
+def labels_of(metric: str) -> frozenset[str]:
+    assert metric in metrics(), f"there is no {metric}"
+    return metrics()[metric]
 
 
 def asked(expression: str) -> set[str]:
-    """Metrics of ours that an expression names."""
-    return set(re.findall(r"\b(?:replayd|process)_\w+", re.sub(r'"[^"]*"', "", expression)))
+    """Metrics that an expression names."""
+    return {selector.name for selector in selectors(parsed(expression))}
 
 
-def panels() -> Iterator[dict[str, Any]]:
-    for panel in DASHBOARD["panels"]:
-        if panel["type"] != "row":
-            yield panel
+@pytest.mark.parametrize(("expression", "legend"), LEGENDS)
+def test_what_the_dashboard_asks_for_has_the_labels_that_it_names(expression: str, legend: str) -> None:
+    there = labels(parsed(expression), labels_of)
+    assert there is not None
+    assert set(re.findall(r"{{ *(\w+) *}}", legend)) <= there
 
 
-def test_every_metric_that_the_dashboard_asks_for_exists(names: set[str]) -> None:
-    expressions = [target["expr"] for panel in panels() for target in panel["targets"]]
-    expressions += [variable["query"]["query"] for variable in DASHBOARD["templating"]["list"][1:]]
-    expressions += [annotation["expr"] for annotation in DASHBOARD["annotations"]["list"]]
-    wanted = {name for expression in expressions for name in asked(expression)}
-    assert len(wanted) > 30
-    assert wanted <= names
+def test_the_variables_of_the_dashboard_are_labels_that_there_are() -> None:
+    assert len(VARIABLES) == 2
+    for query in VARIABLES:
+        (selector, label) = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()  # type: ignore[union-attr]
+        there = labels(parsed(selector), labels_of)
+        assert there is not None
+        assert label in there
 
 
-def test_every_metric_that_the_alerts_ask_for_exists(names: set[str]) -> None:
-    wanted = {name for rule in RULES for name in asked(rule.partition("annotations:")[0])}
-    assert len(wanted) > 10
-    assert wanted <= names
+@pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
+def test_what_an_alert_asks_for_has_the_labels_that_it_names(rule: dict[str, Any]) -> None:
+    there = labels(parsed(rule["expr"]), labels_of)
+    assert there is not None
+    told = " ".join(rule["annotations"].values())
+    assert set(re.findall(r"\$labels\.(\w+)", told)) <= there
+    assert "instance" in there, "one knows which daemon it is"
+
+
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [
+        ("sum(replayd_connections", "parenthes"),
+        ("rate(replayd_requests_total)", "expected type matrix"),
+        ("frequency(replayd_requests_total[5m])", "unknown function"),
+        ('replayd_table_items{tabel="x"}', r"no \['tabel'\]"),
+        ('replayd_connections{table="x"}', r"no \['table'\]"),
+        ("sum by (side) (replayd_table_items)", r"no \['side'\]"),
+        ("replayd_table_bytes / replayd_memory_limit_bytes", "never match"),
+        ("replayd_table_bytes / on (table) replayd_memory_limit_bytes", r"no \['table'\]"),
+    ],
+)
+def test_a_wrong_expression_would_be_found(expression: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        labels(parsed(expression), labels_of)
+
+
+def test_much_of_what_there_is_is_shown_and_alarmed() -> None:
+    shown = {name for expression, _ in LEGENDS for name in asked(expression)}
+    alarmed = {name for rule in RULES for name in asked(rule["expr"])}
+    assert len(shown) > 40
+    assert len(alarmed) > 15
 
 
 def test_every_alert_says_what_is_the_matter_and_what_to_do() -> None:
     assert len(RULES) > 10
     for rule in RULES:
-        for key in ("expr:", "severity:", "summary:", "description:"):
-            assert rule.count(key) == 1, rule
-    commands = set(re.findall(r"`replayd (\w+)", ALERTS))
+        assert rule.keys() - {"for"} == {"alert", "expr", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["annotations"].keys() == {"summary", "description"}
+    commands = {name for rule in RULES for name in re.findall(r"`replayd (\w+)", rule["annotations"]["description"])}
     assert commands
     assert commands <= set(main.commands)
 
 
 def test_what_should_stay_0_and_who_is_turned_away_is_alarmed_and_shown() -> None:
-    alarmed = {name for rule in RULES for name in asked(rule.partition("annotations:")[0])}
-    shown = {name for panel in panels() for target in panel["targets"] for name in asked(target["expr"])}
+    alarmed = {name for rule in RULES for name in asked(rule["expr"])}
+    shown = {name for expression, _ in LEGENDS for name in asked(expression)}
     counters = {f"{name}_total" for _, name, text, _ in (*OF_TABLES, *OF_THE_SERVER) if "should stay 0" in text}
     assert len(counters) >= 2
     counters |= {"replayd_connections_refused_total", "replayd_push_gaps_total", "replayd_checkpoint_failures_total"}
@@ -86,9 +135,9 @@ def test_what_should_stay_0_and_who_is_turned_away_is_alarmed_and_shown() -> Non
 def test_the_age_of_checkpoints_is_what_is_alarmed_and_shown_as_that() -> None:
     # Not the durable age: with a journal that stays small however long ago the last checkpoint was, and without one it
     # has no value until the first.
-    (rule,) = [rule for rule in RULES if rule.startswith("ReplaydCheckpointOld")]
-    assert asked(rule.partition("annotations:")[0]) == {"replayd_checkpoint_age_seconds"}
-    (panel,) = [panel for panel in panels() if panel["title"] == "Age of the last checkpoint"]
+    (rule,) = [rule for rule in RULES if rule["alert"] == "ReplaydCheckpointOld"]
+    assert asked(rule["expr"]) == {"replayd_checkpoint_age_seconds"}
+    (panel,) = [panel for panel in PANELS if panel["title"] == "Age of the last checkpoint"]
     assert asked(panel["targets"][0]["expr"]) == {"replayd_checkpoint_age_seconds"}
 
 
@@ -108,7 +157,9 @@ def test_the_scrape_configuration_finds_the_default_port_and_the_alerts() -> Non
     from replayd.config import read_config
 
     port = read_config().http.listen.rpartition(":")[2]
-    assert f'"localhost:{port}"' in SCRAPE
-    assert "replayd-alerts.yml" in SCRAPE
-    assert 'job="replayd"' in ALERTS
-    assert "job_name: replayd" in SCRAPE
+    (job,) = SCRAPE["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"localhost:{port}"]}]
+    assert SCRAPE["rule_files"] == ["replayd-alerts.yml"]
+    (down,) = [rule for rule in RULES if rule["alert"] == "ReplaydDown"]
+    (selector,) = selectors(parsed(down["expr"]))
+    assert [(each.name, each.value) for each in selector.matchers.matchers] == [("job", job["job_name"])]
