@@ -231,7 +231,7 @@ class Items:
         assert int(self.chunks[slots].max(initial=1)) <= self.longest, "a window is longer than the longest"
         assert np.array_equal(self.find(keys), slots), "the index does not find the items"
         # It is compacted when items enter, so it may have as many as there were at most since then.
-        assert self._logged <= 2 * self.capacity + _SLACK, "the log is never compacted"
+        assert self._logged <= self.capacity + self.capacity // 4 + _SLACK, "the log is never compacted"
 
     def _living_beside(self, at: Int64s, step: int, reach: int) -> Int64s:
         # As many places more are looked at as there are dead entries among those looked at.
@@ -264,32 +264,39 @@ class Items:
             looked *= 4
 
     def _log(self, keys: Uint64s, slots: Int64s) -> None:
-        end = self._logged + len(keys)
-        if end > len(self._log_keys):
+        most = len(self) + len(self) // 4 + _SLACK
+        if self._logged + len(keys) > most:
             self._compact()
-            end = self._logged + len(keys)
-            capacity = len(self._log_keys)
-            # Half as much again: a log that is full of living items would be compacted for each batch.
-            while 2 * capacity < 3 * end:
+        end, capacity = self._logged + len(keys), len(self._log_keys)
+        if most > capacity:
+            # Before it is full, so that all memory that a table of this size will ever take is taken while it fills.
+            while most > capacity:
                 capacity *= 2
             self._log_keys, self._log_slots = grown(self._log_keys, capacity), grown(self._log_slots, capacity)
         assert self._logged == 0 or len(keys) == 0 or keys[0] > self._log_keys[self._logged - 1], "keys must rise"
         self._log_keys[self._logged : end] = keys
         self._log_slots[self._logged : end] = slots
         self._logged = end
-        if self._logged > 2 * len(self) + _SLACK:
-            self._compact()
 
     def _compact(self) -> None:
-        slots = self.in_order()
         # The items being logged right now are in `key` but not in the log, so they are not counted here.
-        self._logged = len(slots)
-        self._log_keys[: len(slots)] = self.key[slots]
-        self._log_slots[: len(slots)] = slots
+        kept = 0
+        for start in range(0, self._logged, _BLOCK):
+            part = slice(start, min(start + _BLOCK, self._logged))
+            keys, slots = self._log_keys[part], self._log_slots[part]
+            living = (self.key[slots] == keys).nonzero()[0]
+            end = kept + len(living)
+            self._log_keys[kept:end], self._log_slots[kept:end] = keys[living], slots[living]
+            kept = end
+        self._logged = kept
 
 
 _SLACK = 16384
-"""Dead log entries that do not matter: a compaction walks over the whole log, so it should free many."""
+"""Dead log entries that do not matter beside a quarter of the living: a compaction walks over the whole log, so it
+should free many; yet it is memory, and the log of a full table should not grow any more."""
+
+_BLOCK = 1 << 16
+"""Log entries that are compacted at once: what that takes in between fits into the cache."""
 
 _ROW = np.dtype(
     [

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from replayd import items as index
 from replayd.items import NO_KEY, NOT_FOUND, Items
 
 
@@ -59,3 +60,28 @@ def test_a_table_that_is_drained_with_no_insert_between_is_sound() -> None:
     enter(items, list(range(50_001, 50_101)))
     items.validate()
     assert items.oldest(2).tolist() == items.find(np.array([50_001, 50_002], np.uint64)).tolist()
+
+
+@pytest.mark.parametrize("block", [64, 1 << 16])
+def test_the_index_of_a_full_table_takes_no_more_memory_and_finds_all(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "_BLOCK", block)
+    monkeypatch.setattr(index, "_SLACK", 100)
+    draw, items, size = random.Random(block), Items(), 3_000
+    living, key, full = dict[int, int](), 1, 0
+    for entered in range(0, 8 * size, 100):
+        keys = list(range(key, key + 100))
+        key += 100
+        living.update(zip(keys, enter(items, keys), strict=True))
+        if len(living) > size:
+            # Mostly the oldest ones go, as from most tables, and some in between.
+            doomed = [*list(living)[:80], *draw.sample(list(living)[80:], 20)]
+            items.remove(np.array([living.pop(each) for each in doomed], np.int64))
+        assert items._logged <= 1.25 * len(items) + 300
+        if entered == 2 * size:
+            full = items._log_keys.nbytes + items._log_slots.nbytes
+    assert items._log_keys.nbytes + items._log_slots.nbytes == full
+    items.validate()
+    assert items.in_order().tolist() == [living[each] for each in sorted(living)]
+    assert items.find(np.array(list(living), np.uint64)).tolist() == list(living.values())

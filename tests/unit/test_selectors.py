@@ -17,6 +17,7 @@ from replayd.selectors import (
     Prioritized,
     Uniform,
     from_description,
+    ordered,
 )
 
 DETERMINISTIC = [Fifo, Lifo, MinHeap, MaxHeap]
@@ -279,6 +280,34 @@ def test_memory_stays_in_proportion_to_what_is_present(make):
         selector.remove(slots)
     entries = selector._log.slots.size if make in (Fifo, Lifo) else sum(map(len, selector._runs))
     assert entries <= 4096
+
+
+@pytest.mark.parametrize("block", [16, 1 << 16])
+@pytest.mark.parametrize("make", [Fifo, Lifo])
+@pytest.mark.parametrize("remover", ["oldest", "newest", "any"])
+def test_the_log_of_a_full_table_takes_no_more_memory_and_keeps_the_order(make, remover, block, monkeypatch):
+    monkeypatch.setattr(ordered, "BLOCK", block)
+    monkeypatch.setattr(ordered, "MIN_SLOTS", 32)
+    selector, rng, free, living, sizes = make(), np.random.default_rng(block), list(range(1_100)), [], set()
+    for turn in range(300):
+        slots = [free.pop() for _ in range(20)]
+        selector.add(array(*slots), np.zeros(20))
+        living += slots
+        if len(living) > 1_000:
+            places = {"oldest": range(20), "newest": range(1_000, 1_020), "any": rng.permutation(1_020)[:20].tolist()}
+            doomed = [living[place] for place in places[remover]]
+            selector.remove(array(*doomed))
+            free += doomed
+            living = [slot for slot in living if slot not in set(doomed)]
+            sizes.add(selector._log.slots.size)
+            log = selector._log
+            used = log.tail if make is Fifo else log.slots.size - log.head
+            assert used <= 1.25 * 1_000 + 100
+        if turn % 10 == 0:
+            selector.validate(array(*living), np.zeros(len(living)))
+    assert len(sizes) == 1
+    room = np.ones(1_100, np.int64)
+    assert first(selector, 1_000, room) == (living if make is Fifo else living[::-1])
 
 
 # --- chance ---
