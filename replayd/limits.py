@@ -62,6 +62,19 @@ PEEKED = Limit("peeked", 1024, "items of one peek: it is for looking, not for tr
 LOOKS_PER_S = Limit(
     "looks_per_s", 2000, "hello, info, why, peek, set, reset, withdraw and checkpoint of one peer in a second"
 )
+UPDATES_PER_S = Limit(
+    "updates_per_s", 20_000, "updates of one peer in a second: above what the loop can do of them, and below a flood"
+)
+STREAM_CALLS_PER_S = Limit(
+    "stream_calls_per_s",
+    20_000,
+    "keepalives and close_streams of one peer in a second: of all streams, and all at once",
+)
+UNREADABLE_PER_S = Limit(
+    "unreadable_per_s",
+    1000,
+    "messages of one peer in a second that cannot be read; then none of it is, until it is over",
+)
 REPLY_BYTES = Limit(
     "reply_bytes", 64 * MIB, "payload with which a reply takes no further item: the one that reaches it is its last"
 )

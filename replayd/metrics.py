@@ -138,6 +138,7 @@ OF_THE_SERVER: Sequence[Plain] = (
     ),
     (CounterMetricFamily, "replayd_requests", "Requests that could be read.", "counters.requests"),
     (CounterMetricFamily, "replayd_requests_refused", "Requests answered with an error.", "counters.refused"),
+    (CounterMetricFamily, "replayd_unreadable", "Messages that could not be read.", "counters.unreadable"),
     (CounterMetricFamily, "replayd_pushes_refused", "Pushed messages refused.", "counters.pushes_refused"),
     (CounterMetricFamily, "replayd_push_gaps", "Pushed messages before which others were lost.", "counters.push_gaps"),
     (CounterMetricFamily, "replayd_duplicates", "Inserts that had been accepted before.", "counters.duplicates"),

@@ -1,6 +1,7 @@
 """Reception: messages on their way into the service, as they come in or as a journal has them.
 
-Owns what is done before a request is handled: reading it, refusing what cannot be read, joining small inserts. What was
+Owns what is done before a request is handled: reading it, refusing what cannot be read or comes too often, joining
+small inserts. What was
 accepted is told to the recorder, in the order in which it was, so that it can be repeated. Knows no socket, no disk.
 """
 
@@ -10,12 +11,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from replayd.errors import Fault, PeerError
+from replayd.errors import Fault, LimitExceeded, PeerError
 from replayd.header import Frames
 from replayd.insert_forms import InsertForm, InsertForms, read_alike
 from replayd.insert_reader import cut_large
 from replayd.insert_runs import is_joinable, read_run
 from replayd.messages import Buffer, Insert, Peer, Set
+from replayd.pace import Pace
 from replayd.service import Service
 from replayd.wire import Undecodable, Unread, decode_unread, encode_set, read
 
@@ -54,7 +56,10 @@ class Handler(Protocol):
 
 
 class Reception:
-    """Of one service. `own` copies a payload into a buffer of its own; `tell` takes faults that no peer hears of."""
+    """Of one service. `own` copies a payload into a buffer of its own; `tell` takes faults that no peer hears of.
+
+    `origin` says of a message where it came from, for the log.
+    """
 
     def __init__(
         self,
@@ -62,11 +67,15 @@ class Reception:
         own: Callable[[memoryview], Buffer],
         tell: Callable[[Fault, float], None],
         recorder: Recorder | None = None,
+        origin: Callable[[Frames], str] = lambda frames: "somewhere",
     ) -> None:
         self._service = service
         self._own = own
         self._tell = tell
+        self._origin = origin
         self.recorder = recorder
+        self._pace = Pace()
+        """Of what comes in; what was recorded is repeated at any."""
         self._joined: list[tuple[Peer, Frames, Unread]] = []
         """Small inserts of this turn, not handled yet."""
         self._alike: list[tuple[Peer, InsertForm, Frames, Asker | None]] = []
@@ -77,6 +86,8 @@ class Reception:
     def take(self, peer: Peer, frames: Frames, now: float, asker: Asker | None = None) -> None:
         """Handle a message, or let a small insert wait for others of this turn. `asker`: whose it is, where not
         everybody may ask for everything."""
+        if self._pace.unheard and self._is_unheard(peer, now):
+            return
         form = self._forms.of(frames)
         if form is None or self._joined or not self._is_alike(form, peer, asker):
             self._part_alike(now)
@@ -178,11 +189,16 @@ class Reception:
         try:
             message = read(frames, pushed=peer is None)
         except Undecodable as fault:
-            self._refuse(peer, fault, now)
+            self._take_unreadable(peer, frames, fault, now)
             return
         forbidden = None if asker is None else asker.refusal(message.op)
         if forbidden is not None:
-            self._refuse(peer, Undecodable(forbidden, message.op, message.id), now)
+            self._refuse(peer, frames, Undecodable(forbidden, message.op, message.id), now)
+            return
+        try:
+            self._pace.check(peer, message.op, now)
+        except LimitExceeded as error:
+            self._refuse(peer, frames, Undecodable(error, message.op, message.id), now)
             return
         if message.op == "insert" and is_joinable(message.header, message.body):
             self._joined.append((peer, frames, message))
@@ -199,12 +215,32 @@ class Reception:
             try:
                 error = self._accept(peer, message, now)
             except Undecodable as fault:
-                self._refuse(peer, fault, now)
+                self._refuse(peer, frames, fault, now)
                 return
             if error is None and self.recorder is not None:
                 self.recorder.record(peer, message.op, frames, now, goes_on=False)
         if error is not None and peer is None:
-            self._tell_of_push(error, now)
+            self._tell_of_push(frames, error, now)
+
+    def _take_unreadable(self, peer: Peer, frames: Frames, fault: Undecodable, now: float) -> None:
+        self._service.counters.unreadable += 1
+        self._refuse(peer, frames, fault, now)
+        # All who push are one peer here: the others among them would not be heard either.
+        if peer is not None and self._pace.take_unreadable(peer, now):
+            advice = (
+                f"whoever sends it from {self._origin(frames)} speaks another protocol: end it, or give it another port"
+            )
+            self._tell(Fault("a peer floods the server with what cannot be read", fault.error, advice), now)
+
+    def _is_unheard(self, peer: Peer, now: float) -> bool:
+        """Refuse a message unread if it is of a peer that is not heard now."""
+        try:
+            self._pace.check_unheard(peer, now)
+        except LimitExceeded as error:
+            self._service.counters.unreadable += 1
+            self._service.refuse(peer, "", 0, error)
+            return True
+        return False
 
     def _accept(self, peer: Peer, message: Unread, now: float) -> PeerError | None:
         op, request = decode_unread(message)
@@ -215,11 +251,14 @@ class Reception:
     def _refusal(self, op: str) -> PeerError | None:
         return None if self.recorder is None else self.recorder.refusal(op)
 
-    def _refuse(self, peer: Peer, fault: Undecodable, now: float) -> None:
+    def _refuse(self, peer: Peer, frames: Frames, fault: Undecodable, now: float) -> None:
         self._service.refuse(peer, fault.op, fault.id, fault.error)
         if peer is None:
-            self._tell_of_push(fault.error, now)
+            self._tell_of_push(frames, fault.error, now)
 
-    def _tell_of_push(self, error: PeerError, now: float) -> None:
-        advice = "nobody answers who pushes: look for the peer, or let it insert at the address of requests"
+    def _tell_of_push(self, frames: Frames, error: PeerError, now: float) -> None:
+        origin = self._origin(frames)
+        advice = (
+            f"it came from {origin}, and nobody answers who pushes: look for the peer, or let it insert as a DEALER"
+        )
         self._tell(Fault(f"refused a pushed message: {error.code}", error, advice), now)

@@ -34,6 +34,7 @@ class Counters:
 
     requests: int = 0
     refused: int = 0
+    unreadable: int = 0
     pushes_refused: int = 0
     push_gaps: int = 0
     duplicates: int = 0

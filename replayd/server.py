@@ -37,7 +37,7 @@ from replayd.messages import Failed, Peeked, Peer, Reply, Sampled
 from replayd.notify import Manager
 from replayd.reception import Handler, Reception
 from replayd.service import Service
-from replayd.sockets import address_of, arrived, bound, own_frame, received, send
+from replayd.sockets import address_of, arrived, bound, origin, own_frame, received, send
 from replayd.table import Table
 from replayd.unread import Unread
 from replayd.watch import Watch
@@ -126,7 +126,7 @@ class Daemon:
                 max_bytes=self._max_bytes,
                 first_key=first_key_at(time.time_ns()) if self._seed is None else FIRST_KEY,
             )
-            self._reception = Reception(self.service, own_frame, self._faults.tell)
+            self._reception = Reception(self.service, own_frame, self._faults.tell, origin=origin)
             self._unread = Unread(self._reception.read)
             self._keeper = Keeper(self._store, self.service, self._wake) if self._store else None
             self._watch = Watch(self.service, self._connections, self._faults, self._board, self._manager)

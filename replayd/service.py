@@ -46,7 +46,6 @@ from replayd.messages import (
     Why,
     Withdraw,
 )
-from replayd.pace import Pace
 from replayd.peeking import peek
 from replayd.peer_names import PeerNames
 from replayd.pending import Applied, Drawn, HeldBack, Outcome, PendingSample
@@ -98,7 +97,6 @@ class Service:
             table.bind(self.chunks, self.templates, np.random.Generator(np.random.PCG64(entropy)), self.capacity)
         self._keys = Keys(shard, first_key)
         self._accounts = Accounts()
-        self._pace = Pace()
         self._quotas: Quotas[PendingHere] = Quotas()
         self._intake = Intake(
             self.tables, self.chunks, self.streams, self.templates, self._keys, self._accounts, self.counters
@@ -137,7 +135,6 @@ class Service:
         try:
             if self._stopping:
                 raise ShuttingDown("the server is stopping")
-            self._pace.check(peer, request, now)
             self._handlers[type(request)](peer, request, now)
         except PeerError as error:
             self.refuse(peer, op, request.id, error)

@@ -191,6 +191,13 @@ def arrived(router: zmq.Socket[Any], most: int) -> Iterator[tuple[Peer, list[Any
             yield (sender,), frames
 
 
+def origin(frames: Sequence[Any]) -> str:
+    """The address of who sent these frames, as far as libzmq knows it."""
+    with suppress(zmq.ZMQError):
+        return str(frames[-1].get("Peer-Address")) or "this machine"
+    return "this machine"
+
+
 def send(socket: zmq.Socket[Any], frames: Sequence[Any]) -> None:
     """Send a message without waiting. Raises zmq.Again, and what else zmq says, before any of it is sent.
 

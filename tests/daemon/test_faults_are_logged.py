@@ -33,6 +33,41 @@ def test_each_refused_push_is_counted_in_the_log_of_a_daemon_that_ends(
     assert sum(map(count, said)) == 40
 
 
+def test_a_flood_of_garbage_holds_nobody_up_and_fills_no_log(start_daemon: StartDaemon, connect: ConnectPeer) -> None:
+    daemon = start_daemon("--table", "replay")
+    flood, other = connect(daemon), connect(daemon)
+    sent = 0
+    answers: list[str] = []
+
+    def read() -> None:
+        while flood.dealer.poll(0):
+            answers.append(flood.receive()[0]["error"]["code"])
+
+    def floods() -> bool:
+        nonlocal sent
+        for _ in range(1500):
+            flood.dealer.send(b"\xff\x00nonsense")
+            sent += 1
+            read()
+        # Others are served between.
+        assert other.insert("replay")["items"] == 1
+        return "floods the server with what cannot be read" in daemon.output()
+
+    def all_are_answered() -> bool:
+        read()
+        counters = other.ask("info")["counters"]
+        assert counters["unreadable"] <= sent
+        dropped: int = counters["replies_dropped"]
+        return len(answers) + dropped == sent
+
+    until(floods)
+    until(all_are_answered)
+    assert set(answers) <= {"bad_message", "limit_exceeded"}
+    lines = [line for line in daemon.stop().stderr.splitlines() if "WARNING" in line]
+    assert len([line for line in lines if "from 127.0.0.1 speaks another protocol: end it" in line]) == 1
+    assert len(lines) < 40
+
+
 def test_an_extension_that_fails_each_time_is_told_of_in_full_once(
     serve: Any, client_of: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
