@@ -33,8 +33,8 @@ Plain = tuple[Family, str, str, str]
 
 OF_TABLES: Sequence[Plain] = (
     (GaugeMetricFamily, "replayd_table_items", "Items in the table.", "size"),
-    (GaugeMetricFamily, "replayd_table_max_items", "Most items it may have.", "max_size"),
-    (GaugeMetricFamily, "replayd_table_bytes", "Payload its items show, each chunk once.", "bytes"),
+    (GaugeMetricFamily, "replayd_table_max_items", "Most items the table may have.", "max_size"),
+    (GaugeMetricFamily, "replayd_table_bytes", "Payload that items of the table show, each chunk once.", "bytes"),
     (
         GaugeMetricFamily,
         "replayd_table_full_bytes",
@@ -47,12 +47,12 @@ OF_TABLES: Sequence[Plain] = (
         "What counts against its max_bytes: replayd_table_bytes and a share for each item.",
         "held_bytes",
     ),
-    (GaugeMetricFamily, "replayd_table_max_bytes", "Most it may hold; no value: unlimited.", "max_bytes"),
-    (GaugeMetricFamily, "replayd_table_episodes", "Episodes of which it shows something.", "episodes"),
+    (GaugeMetricFamily, "replayd_table_max_bytes", "Most the table may hold; no value: unlimited.", "max_bytes"),
+    (GaugeMetricFamily, "replayd_table_episodes", "Episodes of which the table shows something.", "episodes"),
     (
         GaugeMetricFamily,
         "replayd_table_newest_policy_version",
-        "Newest policy version that came into it; no value: none is said.",
+        "Newest policy version that came into the table; no value: none is said.",
         "newest_policy_version",
     ),
     (CounterMetricFamily, "replayd_table_inserts", "Items inserted.", "limiter.inserts"),
@@ -63,10 +63,10 @@ OF_TABLES: Sequence[Plain] = (
     (
         CounterMetricFamily,
         "replayd_table_evicted_unsampled",
-        "Those of them that nobody had ever drawn: experience wasted.",
+        "Items that the remover took and nobody had ever drawn: experience wasted.",
         "evicted_unsampled",
     ),
-    (CounterMetricFamily, "replayd_table_extension_faults", "Faults of its extensions.", "extension_faults"),
+    (CounterMetricFamily, "replayd_table_extension_faults", "Faults of the table's extensions.", "extension_faults"),
     (GaugeMetricFamily, "replayd_limiter_cursor", "inserts * samples_per_insert - samples.", "limiter.cursor"),
     (
         GaugeMetricFamily,
@@ -95,9 +95,9 @@ OF_TABLES: Sequence[Plain] = (
 )
 
 OF_THE_SERVER: Sequence[Plain] = (
-    (GaugeMetricFamily, "replayd_uptime_seconds", "Since the start, by the newest bulletin.", "uptime_s"),
+    (GaugeMetricFamily, "replayd_uptime_seconds", "Time since the start, by the newest bulletin.", "uptime_s"),
     (GaugeMetricFamily, "replayd_chunks", "Chunks held.", "chunks.count"),
-    (GaugeMetricFamily, "replayd_chunk_bytes", "Their payload.", "chunks.bytes"),
+    (GaugeMetricFamily, "replayd_chunk_bytes", "Payload of the chunks held.", "chunks.bytes"),
     (
         GaugeMetricFamily,
         "replayd_orphan_bytes",
@@ -105,7 +105,7 @@ OF_THE_SERVER: Sequence[Plain] = (
         "chunks.orphan_bytes",
     ),
     (CounterMetricFamily, "replayd_chunks_added", "Chunks received.", "chunks.added"),
-    (CounterMetricFamily, "replayd_chunk_bytes_added", "Their payload.", "chunks.bytes_added"),
+    (CounterMetricFamily, "replayd_chunk_bytes_added", "Payload of the chunks received.", "chunks.bytes_added"),
     (
         GaugeMetricFamily,
         "replayd_memory_limit_bytes",
@@ -118,7 +118,7 @@ OF_THE_SERVER: Sequence[Plain] = (
         "What counts against the server's max_bytes: payload that items show, and a share for each item.",
         "memory.held_bytes",
     ),
-    (GaugeMetricFamily, "replayd_max_bytes", "Most it may hold; no value: unlimited.", "memory.max_bytes"),
+    (GaugeMetricFamily, "replayd_max_bytes", "Most the server may hold; no value: unlimited.", "memory.max_bytes"),
     (
         GaugeMetricFamily,
         "replayd_transit_bytes",
@@ -182,11 +182,16 @@ OF_THE_SERVER: Sequence[Plain] = (
     (
         GaugeMetricFamily,
         "replayd_checkpoint_age_seconds",
-        "Since the moment that the last checkpoint saved, or since the start if there was none since.",
+        "Time since the moment that the last checkpoint saved, or since the start if there was none since.",
         "store.checkpoint_age_s",
     ),
-    (GaugeMetricFamily, "replayd_checkpoint_duration_seconds", "What it took.", "store.last.duration_s"),
-    (GaugeMetricFamily, "replayd_checkpoint_bytes", "What it wrote.", "store.last.bytes"),
+    (
+        GaugeMetricFamily,
+        "replayd_checkpoint_duration_seconds",
+        "What the last checkpoint took.",
+        "store.last.duration_s",
+    ),
+    (GaugeMetricFamily, "replayd_checkpoint_bytes", "What the last checkpoint wrote.", "store.last.bytes"),
     (CounterMetricFamily, "replayd_checkpoints", "Checkpoints written.", "store.checkpoints"),
     (CounterMetricFamily, "replayd_checkpoint_failures", "Checkpoints that the disk did not take.", "store.failures"),
     (CounterMetricFamily, "replayd_journal_commits", "Times the journal was written.", "store.journal.commits"),
@@ -199,13 +204,13 @@ OF_THE_SERVER: Sequence[Plain] = (
     (
         GaugeMetricFamily,
         "replayd_journal_bytes",
-        "In the journal since the last checkpoint.",
+        "Size of the journal since the last checkpoint.",
         "store.journal.size_bytes",
     ),
     (
         GaugeMetricFamily,
         "replayd_journal_pending_bytes",
-        "Of it what is not on the disk yet.",
+        "What of the journal is not on the disk yet.",
         "store.journal.pending_bytes",
     ),
     (
@@ -220,18 +225,18 @@ OF_THE_SERVER: Sequence[Plain] = (
         "Items that damage of the store took from what the server began with; no value: it began empty.",
         "store.lost_items",
     ),
-    (GaugeMetricFamily, "replayd_lost_chunks", "Chunks that it took.", "store.lost_chunks"),
+    (GaugeMetricFamily, "replayd_lost_chunks", "Chunks that damage of the store took.", "store.lost_chunks"),
     (
         GaugeMetricFamily,
         "replayd_lost_requests",
         "Requests of the journal that could not be repeated.",
         "store.lost_requests",
     ),
-    (GaugeMetricFamily, "replayd_store_size_bytes", "The store on the disk.", "store.size_bytes"),
+    (GaugeMetricFamily, "replayd_store_size_bytes", "Size of the store on the disk.", "store.size_bytes"),
     (
         GaugeMetricFamily,
         "replayd_checkpoint_running_seconds",
-        "Since the one began that is being written.",
+        "Time since the checkpoint began that is being written; no value: none is.",
         "store.running.elapsed_s",
     ),
 )
@@ -251,7 +256,7 @@ class BulletinCollector(Collector):
         if bulletin is None:
             return
         age_s = self._clock() - bulletin.taken_at
-        yield GaugeMetricFamily("replayd_bulletin_age_seconds", "Since the loop last said how it is.", age_s)
+        yield GaugeMetricFamily("replayd_bulletin_age_seconds", "Time since the loop last said how it is.", age_s)
         yield from _of_the_server(bulletin)
         yield from _of_tables(bulletin.report["tables"])
 
@@ -271,7 +276,11 @@ def _of_the_server(bulletin: Bulletin) -> Iterator[Metric]:
         if value is not None:
             metric.add_metric((), value)
         yield metric
-    turns = HistogramMetricFamily("replayd_loop_turn_seconds", "Turns of the loop; their sum is busy time.", labels=())
+    turns = HistogramMetricFamily(
+        "replayd_loop_turn_seconds",
+        "Turns of the loop, which is how long a request may wait for others; their sum is busy time.",
+        labels=(),
+    )
     _add_histogram(turns, (), bulletin.report["loop"]["turn_s"])
     yield turns
 
@@ -314,8 +323,12 @@ def _of_who_waits(tables: Sequence[Report]) -> Iterator[Metric]:
     )
     sides = ("table", "side")
     parked = GaugeMetricFamily("replayd_parked_requests", "Requests that wait.", labels=sides)
-    items = GaugeMetricFamily("replayd_parked_items", "Items they would insert or still ask for.", labels=sides)
-    oldest = GaugeMetricFamily("replayd_oldest_parked_seconds", "How long the oldest has waited.", labels=sides)
+    items = GaugeMetricFamily(
+        "replayd_parked_items", "Items that requests that wait would insert or still ask for.", labels=sides
+    )
+    oldest = GaugeMetricFamily(
+        "replayd_oldest_parked_seconds", "How long the oldest request that waits has done so.", labels=sides
+    )
     paused = GaugeMetricFamily("replayd_paused", "1: an operator holds this side back.", labels=sides)
     for table in tables:
         name = table["name"]

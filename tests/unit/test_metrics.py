@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,3 +80,48 @@ def test_versions_that_draws_lag_behind_are_a_histogram_of_the_tables_where_one_
     assert (metrics[f"{name}_count", "said"], metrics[f"{name}_sum", "said"]) == (2, 6)
     assert metrics["replayd_table_newest_policy_version", "said"] == 8
     assert not [key for key in metrics if key[1] == "silent" and ("staleness" in key[0] or "policy" in key[0])]
+
+
+MATTERS = {
+    "limiter cursor and bounds": ("replayd_limiter_cursor", "replayd_limiter_min_diff", "replayd_limiter_max_diff"),
+    "blocked seconds per side and reason": ("replayd_limiter_blocked_seconds{side,reason}",),
+    "parked requests": ("replayd_parked_requests{side}", "replayd_oldest_parked_seconds{side}"),
+    "bytes and chunks": ("replayd_table_bytes", "replayd_chunk_bytes", "replayd_chunks"),
+    "orphan bytes": ("replayd_orphan_bytes",),
+    "evicted before sampled": ("replayd_table_evicted_unsampled", "replayd_table_evictions"),
+    "sample age": ("replayd_table_sample_age_seconds",),
+    "staleness in policy versions": ("replayd_table_sample_staleness_versions",),
+    "loop lag": ("replayd_loop_turn_seconds", "replayd_loop_slowest_turn_seconds", "replayd_bulletin_age_seconds"),
+    "reply drops": ("replayd_replies_dropped",),
+    "duplicates suppressed": ("replayd_duplicates",),
+    "checkpoint age and duration": ("replayd_checkpoint_age_seconds", "replayd_checkpoint_duration_seconds"),
+}
+"""What an operator asks, the metrics that answer, and the labels that they have beside the table."""
+
+
+def test_what_an_operator_asks_has_its_metric_with_help_and_labels() -> None:
+    board = Board()
+    board.publish(busy_service().report(2.0, brief=True), 2.0)
+    families = {family.name: family for family in registry_of(board, lambda: 3.0).collect()}
+    for question, names in MATTERS.items():
+        for name, _, labels in (each.partition("{") for each in names):
+            family = families[name]
+            assert family.samples, f"{question}: {name} has no value"
+            said = {label for sample in family.samples for label in sample.labels} - {"table", "le"}
+            assert said == set(labels.rstrip("}").split(",")) - {""}, name
+            assert all(sample.labels.keys() <= {*said, "table", "le"} for sample in family.samples), name
+
+
+def test_help_says_what_is_meant_without_the_metric_above_it() -> None:
+    board = Board()
+    board.publish(busy_service().report(2.0, brief=True), 2.0)
+    for family in registry_of(board, lambda: 3.0).collect():
+        if not family.name.startswith("replayd_"):
+            continue
+        assert family.documentation.split()[0] not in ("It", "Its", "Their", "They", "Those", "Of"), family.name
+        assert not re.search(r"\b(it|its) (took|wrote|may|keeps)\b", family.documentation), family.name
+        assert family.documentation.endswith("."), family.name
+        # A quantity has its base unit at the end of its name, and no other.
+        for unit in ("second", "byte"):
+            if re.search(rf"_{unit}s?(_|$)", family.name):
+                assert re.search(rf"_{unit}s(_added)?$", family.name), family.name
