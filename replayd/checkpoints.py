@@ -261,6 +261,7 @@ class Checkpoints:
                 "a checkpoint is being written: %s, %d of %d chunks, %.1f MB, for %.0f s",
                 *(progress.phase, progress.chunks, progress.chunks_total, progress.nbytes / 1e6),
                 now - running.began_at,
+                extra={"event": "checkpoint", "passing": True},
             )
 
     def _progress(self) -> Progress:
