@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from replayd import selectors
 from replayd.state import frozen
 
+SLOTS = np.arange(3000)
 KINDS = ["Uniform", "Fifo", "Lifo", "MinHeap", "MaxHeap", "Prioritized"]
 
 
@@ -25,11 +26,10 @@ class Filled:
         self.priorities: dict[int, float] = {}
 
     def step(self, random: np.random.Generator, zeros: bool) -> None:
-        free = [slot for slot in range(3000) if slot not in self.priorities]
         kind = random.integers(0, 3)
         n = int(random.integers(1, 6))
         if kind == 0 or not self.priorities:
-            slots = random.choice(free, n, replace=False)
+            slots = random.choice(np.delete(SLOTS, list(self.priorities)), n, replace=False)
         else:
             slots = random.choice(list(self.priorities), min(n, len(self.priorities)), replace=False)
         values = np.zeros(len(slots)) if zeros else random.choice([0.0, 1.0, 2.0, 2.0], len(slots))
@@ -63,7 +63,7 @@ def test_a_loaded_selector_draws_the_same(kind: str, seed: int, steps: int, zero
     other = Filled(kind)
     other.selector, other.priorities = one.again(kind), dict(one.priorities)
     for since in range(10):
-        room = np.full(3000, 2)
+        room = np.full(len(SLOTS), 2)
         for limited in (None, room):
             draws = [each.selector.draw(7, np.random.default_rng(since), limited) for each in (one, other)]
             assert [part.tolist() for part in draws[0]] == [part.tolist() for part in draws[1]]
