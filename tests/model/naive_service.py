@@ -9,7 +9,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from replayd.messages import Insert, Request, Reset, Sample, Set, Update
+from replayd.messages import Insert, Request, Reset, Sample, Set, Update, Withdraw
 from tests.model.naive import NaiveItem, NaiveSample, NaiveServer, NaiveTable
 
 ACKNOWLEDGED = "acknowledged"
@@ -60,6 +60,8 @@ class NaiveService:
                 return self._insert(request, failed.get(request.id))
             case Sample():
                 return self._sample(request, failed.get(request.id))
+            case Withdraw():
+                return self._withdraw(request)
             case Update():
                 updates = dict(zip(request.keys.tolist(), request.priorities.tolist(), strict=True))
                 self.tables[request.table].update(updates, set(request.deletes.tolist()))
@@ -121,6 +123,14 @@ class NaiveService:
         waiting = NaiveSample(request.id, request.n, request.min_n, self._now + request.timeout_s)
         table.pending_samples.append(waiting)
         return self._pump([request.table])
+
+    def _withdraw(self, request: Withdraw) -> Answers:
+        """One learner asks for all samples."""
+        names = [name for name, table in self.tables.items() if table.pending_samples]
+        withdrawn = [sample.id for name in names for sample in self.tables[name].pending_samples]
+        for name in names:
+            self.tables[name].pending_samples.clear()
+        return dict.fromkeys(withdrawn, "withdrawn") | {request.id: ACKNOWLEDGED} | self._pump(names)
 
     def _set(self, table: NaiveTable, changes: dict[str, Any]) -> None:
         table.max_diff = 1e9 if changes["max_diff"] is None else changes["max_diff"]
