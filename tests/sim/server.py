@@ -71,6 +71,8 @@ class Server:
         on_crash: Callable[[], None],
     ) -> None:
         self.crashes = 0
+        self.met: Counter[str] = Counter()
+        """What came about in its lives, so that one may see that something did."""
         self.service: Service
         self.disk = Disk(world.random)
         self.options = options
@@ -124,6 +126,7 @@ class Server:
             if self.disk.clock != clock:
                 # What it had restored is on the disk as its own.
                 self.history.recover(self.service, world.now, clock)
+            self.met["crash while it began"] += 1
             self._life += 1
             self.crashes += 1
             self._on_crash()
@@ -146,14 +149,31 @@ class Server:
             late_s = SLOW_TURN_S + options.interval_s + self.disk.slowest_job_s
             assert age_s <= late_s, f"the last {age_s} s are lost, and no more than {late_s} may be"
         self.history.crash(now - age_s)
+        self.note_life()
         self._check_answers()
         self._life += 1
         self.crashes += 1
         self._network.cut_all()
 
     def _crash_by_itself(self) -> None:
+        self.met["crash amid a transaction"] += 1
         self.crash()
         self._on_crash()
+
+    def note_life(self) -> None:
+        """This life is over, or all of them."""
+        service, journal = self.service, self._keeper.journal
+        durability, counters = service.durability, service.counters
+        self.met["checkpoint"] += durability.checkpoints
+        self.met["failed checkpoint"] += durability.failures
+        self.met["failed journal"] += 0 if journal is None else journal.failures
+        self.met["replayed request"] += durability.replayed or 0
+        self.met["expired stream"] += service.streams.expired
+        self.met["duplicate"] += counters.duplicates
+        self.met["refused request"] += counters.refused
+        self.met["eviction"] += sum(table.evictions for table in service.tables.values())
+        waited = [table.blocked.seconds(self._world.now)["insert"] for table in service.tables.values()]
+        self.met["insert that waited"] += sum(any(seconds.values()) for seconds in waited)
 
     def _check_answers(self) -> None:
         for request, count in self.answers.items():
@@ -207,6 +227,7 @@ class Server:
             header = msgpack.unpackb(frames[0])
             taken.append((link.peer, header))
             self.asked[link.peer, header["id"]] += 1
+            self.met[header["op"]] += 1
             self._reception.take(link.peer, [zmq.Frame(frame) for frame in frames], now)
         self._reception.settle(now)
         due = [self._reception.end_turn(now), self._keeper.turn(now)]

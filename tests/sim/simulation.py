@@ -31,8 +31,6 @@ class Simulation:
         self.crew = Crew(self.world, self.network)
         self.traffic = Traffic(self.world, self.crew, self.faults)
         self.server = Server(self.world, self.network, self.traffic.tables, _options(chance), self._start_again)
-        self.happened: Counter[str] = Counter()
-        """What went wrong, by its name."""
         self.crashes = chance.random() < 0.6
         self.disk_fails = chance.random() < 0.4
 
@@ -53,6 +51,12 @@ class Simulation:
             self._check_state()
             self.server.check_all_answered()
             self._check_what_clients_know()
+            self.server.note_life()
+
+    @property
+    def met(self) -> Counter[str]:
+        """What was done and what went wrong, by its name."""
+        return self.server.met + self.traffic.known.done
 
     def _come_to_rest(self) -> None:
         self.faults.rest = True
@@ -82,7 +86,7 @@ class Simulation:
 
     def _crash(self) -> None:
         if self.server.is_up:
-            self.happened["crash"] += 1
+            self.server.met["crash"] += 1
             self.server.crash()
             self._start_again()
 

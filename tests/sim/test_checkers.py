@@ -12,10 +12,11 @@ import pytest
 
 import replayd.journal
 import replayd.restoring
+from replayd.checkpoints import Checkpoints
 from replayd.chunks import ChunkStore
 from replayd.errors import PeerError
 from replayd.journal import Journal
-from replayd.messages import Failed
+from replayd.messages import Failed, Result
 from replayd.rate_limiters import RateLimiter
 from replayd.service import Service
 from tests.sim.disk import Disk
@@ -171,6 +172,20 @@ def restore_all_but_one(patch: Patch) -> None:
     instead(patch, replayd.restoring, "load_service", load)
 
 
+def answer_checkpoints_early(patch: Patch) -> None:
+    """When they begin."""
+
+    def freeze(before: Any, checkpoints: Checkpoints, running: Any, *arguments: Any) -> None:
+        before(checkpoints, running, *arguments)
+        service = checkpoints._service
+        if service.durability.last is not None:
+            for peer, id in running.askers:
+                service.reply(peer, Result("checkpoint", id, service.durability.answer(service.durability.last)))
+            running.askers.clear()
+
+    instead(patch, Checkpoints, "_freeze", freeze)
+
+
 BROKEN = [
     (lose_an_item, None, "items are lost"),
     (apply_a_resend_again, None, "items and|inserted twice|were given|the queue gave"),
@@ -189,6 +204,7 @@ BROKEN = [
     (write_less_than_is_said, "interval", "turns were promised"),
     (never_hand_over, "interval", "may be"),
     (be_younger_than_true, "interval", "turns were promised"),
+    (answer_checkpoints_early, "off", "turns were promised"),
     (keep_an_old_index, "off", "turns were promised"),
     (restore_all_but_one, "off", "ledger"),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,46 @@ SEEDS = 200
 SCRIPT = Path(__file__).parent.parent.parent / "scripts" / "simulate"
 
 
+EVENTS = {
+    "crash",
+    "crash amid a transaction",
+    "crash while it began",
+    "checkpoint",
+    "failed checkpoint",
+    "failed journal",
+    "replayed request",
+    "expired stream",
+    "duplicate",
+    "refused request",
+    "insert that waited",
+    "eviction",
+    "withdraw",
+    "keepalive",
+    "close_stream",
+    "update",
+    "delete",
+    "reset",
+    "set band",
+    "set ledger",
+    "peek",
+}
+ran = 0
+met: Counter[str] = Counter()
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_whatever_goes_wrong_the_promises_hold(seed: int) -> None:
-    Simulation(seed).run()
+    global ran
+    simulation = Simulation(seed)
+    simulation.run()
+    ran += 1
+    met.update(simulation.met)
+
+
+def test_the_seeds_meet_all_there_is() -> None:
+    if ran < SEEDS:
+        pytest.skip("of all seeds")
+    assert not {event for event in EVENTS if met[event] < 5}, met
 
 
 def test_the_script_runs_a_seed_again() -> None:
