@@ -19,6 +19,8 @@ from typing import Any, Self
 import msgpack
 import zmq
 
+from tests.daemon import full_disk
+
 # Bounds on waiting, not expectations: a machine with two busy cores takes seconds to import numpy.
 START_S = 60.0
 STOP_S = 30.0
@@ -30,7 +32,10 @@ REPLAYD = (sys.executable, "-m", "replayd")
 
 def environment() -> dict[str, str]:
     """The daemon under test is the one of this tree, whatever is installed."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")])}
+    paths = [ROOT, ROOT / "client"]
+    if full_disk.DISK in os.environ:
+        paths.append(ROOT / "tests" / "daemon" / "injected")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
 
 
 def run_replayd(*arguments: str, timeout_s: float = START_S) -> subprocess.CompletedProcess[str]:

@@ -69,11 +69,12 @@ def test_a_new_store_of_which_the_files_may_not_grow_is_refused_too(tmp_path: Pa
     assert {path.name for path in data.iterdir()} <= {DATA, LOCK, MARK}
 
 
-@pytest.mark.parametrize("journal", ["off", "sync"])
+# The second on no real disk, also where one could be mounted: what stands in for it where none can is tested too.
+@pytest.mark.parametrize(("journal", "is_mounted"), [("off", None), ("sync", False)], ids=["off", "sync"])
 def test_a_daemon_that_starts_on_a_full_disk_serves_what_it_has_and_tells_what_it_cannot_keep(
-    start_daemon: StartDaemon, client_of: Callable[[str], Client], tmp_path: Path, journal: str
+    start_daemon: StartDaemon, client_of: Callable[[str], Client], tmp_path: Path, journal: str, is_mounted: bool | None
 ) -> None:
-    with small_disk(tmp_path / "disk", 2 << 20) as disk:
+    with small_disk(tmp_path / "disk", 2 << 20, is_mounted=is_mounted) as disk:
         arguments = (*TABLE, "--data-dir", str(disk / "data"), "--journal", journal)
         daemon = start_daemon(*arguments)
         client = client_of(daemon.address)
