@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from replayd_client.errors import ReplaydError
+from replayd_client.errors import ProtocolError, ReplaydError
 from replayd_client.insert_message import (
     ITEM_OVERHEAD_BYTES,
     MESSAGE_OVERHEAD_BYTES,
@@ -184,7 +184,9 @@ class InsertStream:
             del self._in_flight[reply.id]
             self._in_flight_bytes -= message.nbytes
             self._retries = 0
-            self._close(message, reply.first_key, None)
+            items = 0 if message.receipt is None else message.receipt.items
+            lie = f"{items} items were sent, and {reply.items} are acknowledged" if reply.items != items else None
+            self._close(message, reply.first_key, None if lie is None else ProtocolError(lie))
             return
         code = reply.error.code
         if code == "sequence_gap":

@@ -259,7 +259,10 @@ def _decode_insert(request_id: int, fields: Fields, body: Sequence[Buffer]) -> I
     duplicate = fields.values.get("duplicate", False)
     if not isinstance(duplicate, bool):
         raise fields.wrong("duplicate", "a bool")
-    return InsertReply(request_id, fields.uint_or_none("first_key"), fields.uint("items"), duplicate)
+    first_key, items = fields.uint_or_none("first_key"), fields.uint("items")
+    if items and (first_key is None or first_key + items > 1 << 63):
+        raise fields.wrong("first_key", "the first of as many keys as there are items")
+    return InsertReply(request_id, first_key, items, duplicate)
 
 
 def _decode_sample(request_id: int, fields: Fields, body: Sequence[Buffer]) -> SampleReply:

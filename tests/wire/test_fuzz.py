@@ -14,8 +14,9 @@ def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_garbage_brings_nothing_but_answers_and_typed_errors_and_takes_no_memory() -> None:
-    ended = fuzz("--cases", "1400", "--seed", "7")
+    ended = fuzz("--cases", "1400", "--calls", "10", "--seed", "7")
     assert ended.returncode == 0, ended.stderr
     assert "1400 cases of seed 7" in ended.stdout
     whole = int(ended.stdout.split(", ")[1].split()[0])
     assert whole > 1000, "few cases are whole, so little is tested"
+    assert "10 calls of seed 7: " in ended.stdout
