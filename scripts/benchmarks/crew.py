@@ -1,16 +1,16 @@
 """The parent's end of a measurement: processes that prepare on their own and then work at the same time.
 
-Owns their lives: leaving the block ends them. See `worker` for the other end.
+Owns their lives: leaving the block ends them. See `worker` for the other end, and `nursery` for where they come from.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
-import subprocess
-import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,16 +19,10 @@ from typing import Any, Self
 
 import click
 
-ROOT = Path(__file__).resolve().parents[2]
+from benchmarks.nursery import Nursery
 
 ANSWER_S = 600.0
 """The longest that a worker prepares or works: to fill a peer's table takes minutes."""
-
-
-def environment(*, peer: bool = False) -> dict[str, str]:
-    """What is measured is this tree, whatever is installed; a peer sees its own environment and the drivers."""
-    paths = [ROOT / "scripts"] if peer else [ROOT, ROOT / "client", ROOT / "scripts"]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,49 +44,42 @@ class Worker:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        self._process = subprocess.Popen(
-            [str(job.python or sys.executable), "-m", f"benchmarks.{job.driver}", job.role, json.dumps(job.settings)],
-            env=environment(peer=job.python is not None),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            text=True,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self._nursery = Nursery.of(job.driver, job.python)
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        read, orders = os.pipe()
+        answers, write = os.pipe()
+        self._orders, self._answers = os.fdopen(orders, "w", buffering=1), os.fdopen(answers)
+        try:
+            self.pid = self._nursery.fork(job.role, job.settings, read, write, self._said.fileno())
+        finally:
+            os.close(read)
+            os.close(write)
 
     def order(self, **order: Any) -> None:
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(order) + "\n")
-            self._process.stdin.flush()
+            self._orders.write(json.dumps(order) + "\n")
         except BrokenPipeError:
             raise self._failed() from None
 
     def answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], ANSWER_S)[0]:
+        if not select.select([self._answers], [], [], ANSWER_S)[0]:
             raise click.ClickException(f"{self.job.driver} {self.job.role} has not answered for {ANSWER_S:.0f} s")
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if not line:
             raise self._failed()
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._stderr):
-            assert pipe is not None
-            pipe.close()
+        self._nursery.end(self.pid)
+        with contextlib.suppress(BrokenPipeError):
+            self._orders.close()
+        self._answers.close()
+        self._said.close()
 
     def _failed(self) -> click.ClickException:
-        self._process.wait()
-        self._stderr.seek(0)
-        said = self._stderr.read().decode(errors="replace")[-2000:]
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace")[-2000:]
         return click.ClickException(f"{self.job.driver} {self.job.role} ended too early:\n{said}")
 
 
@@ -106,12 +93,17 @@ class Done:
     """Items in the whole run, settling included: what the CPU time of the run was spent on."""
     cpu_s: float
     """CPU time of these workers, all threads."""
+    functions_s: dict[str, float]
+    """The same by function, callees not included, if they were asked for a profile."""
 
     @classmethod
     def of(cls, answers: Sequence[dict[str, Any]]) -> Done:
         rate = sum(answer["items"] / answer["seconds"] for answer in answers)
         items, cpu_s = (sum(answer[name] for answer in answers) for name in ("items_with_settling", "cpu_s"))
-        return cls(rate, items, cpu_s)
+        functions_s: Counter[str] = Counter()
+        for answer in answers:
+            functions_s.update(answer.get("functions", {}))
+        return cls(rate, items, cpu_s, dict(functions_s))
 
 
 class Crew:

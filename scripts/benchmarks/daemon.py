@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.crew import environment
+from benchmarks.nursery import environment
 
 START_S = 60.0
 
@@ -78,3 +78,11 @@ def cpu_s_of_threads(pid: int) -> dict[str, float]:
 
 def rss_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def available_bytes() -> int:
+    """What processes can have before the machine swaps."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    raise click.ClickException("/proc/meminfo does not tell what memory is available")
