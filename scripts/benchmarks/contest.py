@@ -43,6 +43,8 @@ class Side:
     """Whose CPU time is told."""
     followers: Callable[[str], Sequence[Job]] | None = None
     """Processes that work whenever the others let them, for the address that the first of the others tells."""
+    table_items: int | None = None
+    """Told with its figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ def contest(
                     tuple(rates),
                     payload,
                     clients,
+                    side.table_items,
                     compared,
                     load(),
                     costs,
@@ -124,7 +127,16 @@ def told(settings: Settings, workload: str, sides: Sequence[Side], *results: Tol
             }
             quantity = f"{side.counted[0].quantity}, {result.name}"
             figures.append(
-                Figure(workload, quantity, side.system, result.unit, tuple(runs), ratios=compared, load=load())
+                Figure(
+                    workload,
+                    quantity,
+                    side.system,
+                    result.unit,
+                    tuple(runs),
+                    table_items=side.table_items,
+                    ratios=compared,
+                    load=load(),
+                )
             )
             tell(str(figures[-1]))
     return figures
@@ -174,9 +186,10 @@ def measured(
     system: str = OURS,
     payload: int | None = None,
     clients: int | None = None,
+    items: int | None = None,
     **notes: Any,
 ) -> Figure:
     """A figure without a peer in turn, told."""
-    figure = Figure(workload, quantity, system, unit, runs, payload, clients, load=load(), notes=notes)
+    figure = Figure(workload, quantity, system, unit, runs, payload, clients, items, load=load(), notes=notes)
     tell(str(figure))
     return figure

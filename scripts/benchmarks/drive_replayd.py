@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.request import urlopen
 
+import blosc2  # noqa: F401 - the client's first insert imports it, which would be each worker's half second
 import numpy as np
 from numpy.typing import NDArray
 
@@ -180,12 +181,25 @@ def time_frames(address: str, table: str, steps: int, frames: str) -> Turns:
     cProfile hardly disturbs it."""
     turns = write_frames(address, table, steps, frames)
     yield next(turns)
-    written = 0
-    with cProfile.Profile(time.thread_time) as profile:
-        while written < TIMED_STEPS:
-            written += next(turns)
-    rows = pstats.Stats(profile).get_stats_profile().func_profiles
-    yield {"compress_us": rows["encode_chunk"].cumtime * 1e6 / written}
+    while True:
+        written = 0
+        with cProfile.Profile(time.thread_time) as profile:
+            while written < TIMED_STEPS:
+                written += next(turns)
+        rows = pstats.Stats(profile).get_stats_profile().func_profiles
+        yield {"compress_us": rows["encode_chunk"].cumtime * 1e6 / written}
+
+
+def write_paced(address: str, tables: list[str], payload: int, batch: int, pause_s: float) -> Turns:
+    """Batches with a pause after each: traffic that a server has time for."""
+    with Client(address) as client:
+        steps = noise(batch, payload)[:, None]
+        rng = np.random.default_rng(0)
+        yield {"address": address}
+        while True:
+            client.insert_batch({"x": steps}, dict.fromkeys(tables, rng.random(batch) + 0.1))
+            time.sleep(pause_s)
+            yield batch
 
 
 def insert_everywhere(address: str, tables: list[str], payload: int, count: int) -> Turns:
@@ -200,11 +214,11 @@ def insert_everywhere(address: str, tables: list[str], payload: int, count: int)
 
 
 def mutate(address: str, table: str, keys: int) -> Turns:
-    """New priorities for so many keys a call."""
+    """New priorities for so many keys a call, of items that stay."""
     rng = np.random.default_rng(0)
     with Client(address) as client:
         known = client.sample_batch(table, 64 * keys).info.key.reshape(64, keys)
-        yield {}
+        yield {"address": address}
         for row in itertools.cycle(known):
             client.mutate_priorities(table, updates=(row, rng.random(keys)))
             yield keys
@@ -271,6 +285,7 @@ ROLES: dict[str, Any] = {
     "read_sequences": read_sequences,
     "write_frames": write_frames,
     "time_frames": time_frames,
+    "write_paced": write_paced,
     "insert_everywhere": insert_everywhere,
     "mutate": mutate,
     "probe": probe,

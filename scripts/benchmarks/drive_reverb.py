@@ -201,10 +201,26 @@ def mutate(address: str, table: str, keys: int) -> Turns:
     known = [item.info.key for item in client.sample(table, 64 * keys, emit_timesteps=False)]
     rows = [known[start : start + keys] for start in range(0, len(known), keys)]
     values = np.random.default_rng(0).random(keys).tolist()
-    yield {}
+    yield {"address": address}
     for row in itertools.cycle(rows):
         client.mutate_priorities(table, dict(zip(row, values, strict=True)))
         yield keys
+
+
+def write_paced(address: str, tables: list[str], payload: int, batch: int, pause_s: float) -> Turns:
+    """Items with a pause after each few: traffic that a server has time for."""
+    steps = itertools.cycle(noise(64, payload))
+    client = reverb.Client(address)
+    with client.trajectory_writer(1) as writer:
+        yield {"address": address}
+        while True:
+            for _ in range(batch):
+                writer.append({"x": next(steps)})
+                for table in tables:
+                    writer.create_item(table, 1.0, {"x": writer.history["x"][-1:]})
+            writer.flush()
+            time.sleep(pause_s)
+            yield batch
 
 
 def probe(address: str, table: str, calls: int) -> Turns:
@@ -241,6 +257,7 @@ ROLES: dict[str, Any] = {
     "write_frames": write_frames,
     "read_frames": read_frames,
     "mutate": mutate,
+    "write_paced": write_paced,
     "probe": probe,
     "poll_info": poll_info,
 }

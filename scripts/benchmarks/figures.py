@@ -25,6 +25,8 @@ class Figure:
     runs: tuple[float, ...]
     payload_bytes: int | None = None
     clients: int | None = None
+    table_items: int | None = None
+    """Where a figure depends on them and is measured with several."""
     ratios: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """By peer: what we did over what it did, for each pair of runs made in the same round. For times and sizes the
     inverse, so that more than 1 always speaks for us."""
@@ -43,6 +45,7 @@ class Figure:
             "system": self.system,
             "payload_bytes": self.payload_bytes,
             "clients": self.clients,
+            "table_items": self.table_items,
             "unit": self.unit,
             "median": self.median,
             "runs": list(self.runs),
@@ -54,7 +57,8 @@ class Figure:
     def __str__(self) -> str:
         payload = "" if self.payload_bytes is None else size(self.payload_bytes)
         clients = "" if self.clients is None else f"{self.clients}x"
-        what = f"{self.workload:11} {payload:>7} {clients:>4}  {self.system:9} {self.quantity:32}"
+        items = "" if self.table_items is None else count(self.table_items)
+        what = f"{self.workload:11} {payload:>7} {items:>4} {clients:>4}  {self.system:9} {self.quantity:32}"
         more = [f"{name} {number(note)}" for name, note in self.notes.items() if not isinstance(note, dict)]
         more += [f"{spread(of)} x {peer}" for peer, of in self.ratios.items()]
         return f"{what} {number(self.median):>10} {self.unit:8} {'; '.join(more)}".rstrip()
@@ -79,6 +83,20 @@ def number(value: Any) -> str:
     if value >= 100:
         return f"{value:,.0f}".replace(",", " ")
     return f"{value:.3g}"
+
+
+def give_or_take(values: Sequence[float]) -> str:
+    """The median, and half of what lies between the least and the largest, in per cent of it."""
+    middle = statistics.median(values)
+    if len(values) == 1 or not middle:
+        return number(middle)
+    return f"{number(middle)} ±{50 * (max(values) - min(values)) / abs(middle):.0f} %"
+
+
+def count(items: int) -> str:
+    """A power of ten as one, for short."""
+    digits = str(items)
+    return f"10^{len(digits) - 1}" if digits.strip("0") == "1" else number(items)
 
 
 def size(payload_bytes: int) -> str:

@@ -13,7 +13,6 @@ from collections import Counter
 from pathlib import Path
 from types import FrameType
 
-import replayd.config
 import replayd.server
 from replayd.cli import main
 
@@ -26,6 +25,8 @@ def run(out: Path, arguments: list[str]) -> None:
 
     def note(_: int, frame: FrameType | None) -> None:
         assert frame is not None, "the main thread is in Python"
+        if not _is_in_loop(frame):
+            return
         samples[f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_qualname}"] += 1
 
     signal.signal(signal.SIGPROF, note)
@@ -37,6 +38,12 @@ def run(out: Path, arguments: list[str]) -> None:
         out.write_text(json.dumps(samples))
 
 
+def _is_in_loop(frame: FrameType | None) -> bool:
+    """Whether the daemon serves, and does not start or end."""
+    while frame is not None and frame.f_code is not replayd.server.Daemon._loop.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
 if __name__ == "__main__":
-    assert replayd.config, "imported by now, so that imports are not in the profile"
     run(Path(sys.argv[1]), sys.argv[2:])

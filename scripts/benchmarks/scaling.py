@@ -2,67 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.contest import Told, measured, told
-from benchmarks.crew import Crew, Job
-from benchmarks.figures import Figure, ratios
-from benchmarks.settings import Settings
-from benchmarks.systems import replayd
+import click
 
-KINDS = ("uniform", "prioritized", "fifo", "lifo", "min_heap", "max_heap")
+from benchmarks.contest import Told, measured, told
+from benchmarks.daemon import available_bytes
+from benchmarks.figures import Figure, count, ratios
+from benchmarks.settings import KINDS, Settings
+from benchmarks.systems import Served, paced, replayd
+
 SAMPLERS = {"prioritized": "prioritized,priority_exponent=0.6"}
 """As `serve --table` has them, where a name alone does not do."""
-TABLE, PAYLOAD, BATCH, SMALL_PAYLOAD = "bench", 400, 64, 16
-MOST_ITEMS, COMPARED_ITEMS = 1_000_000, 10_000
-"""In each of the tables of a daemon; selectors alone are measured with ten times as many."""
+TABLE, PAYLOAD, BATCH, SMALL_PAYLOAD, SAMPLED = "bench", 400, 64, 16, 256
+SMALL_ITEMS, QUICK_ITEMS = 10_000, 1_000
+CALLS, QUICK_CALLS = 300, 50
+TOGETHER_ITEMS = 1_000_000
+"""A larger table has a daemon of its own, with the small one alone beside it."""
+ITEM_BYTES = 600
+"""Of memory that an item of a few bytes takes at most, to see beforehand whether a table has room."""
 CLIENTS, QUICK_CLIENTS = (8, 64, 200), (8,)
+CROWD_S, QUICK_CROWD_S = 3.0, 0.3
+"""At least, so that each of 200 clients ends several calls."""
 
 
 def sizes(settings: Settings) -> Iterator[Figure]:
-    """Draws of each selector alone up to 10^7 slots, then whole samples of 256 from a daemon up to 10^6 items."""
-    powers = [10**power for power in ((3, 4) if settings.quick else (3, 4, 5, 6, 7))]
+    """Samples of 256 from tables of each selector, small and large, at rest and with a writer beside them."""
+    large = settings.scaled_items
     kinds = KINDS[:2] if settings.quick else KINDS
-    with Crew([Job("drive_selectors", "draw", {"kinds": kinds, "sizes": powers, "counts": [256, 1]})]) as crew:
-        for what, took_us in crew.turn()[0].items():
-            yield measured("draw", what, "µs", took_us)
-    powers = [power for power in powers if power <= MOST_ITEMS]
-    tables = [f"{kind} {size},max_size={size},sampler={SAMPLERS.get(kind, kind)}" for kind in kinds for size in powers]
-    with replayd(settings, tables) as ours:
-        for size in powers:
-            everywhere = [f"{kind} {size}" for kind in kinds]
-            ours.once("insert_everywhere", tables=everywhere, payload=SMALL_PAYLOAD, count=size)
-        calls = 50 if settings.quick else 400
-        for kind in kinds:
-            sides = [
-                ours.side(f"{kind} of {size}, sample(256)", "probe", table=f"{kind} {size}", calls=calls, batch=256)
-                for size in powers
-            ]
-            figures = told(settings, "scaling", sides, Told("p50", "ms"))
-            yield from figures
-            runs = dict(zip(powers, (figure.runs for figure in figures), strict=True))
-            growth = ratios(runs[powers[-1]], runs[COMPARED_ITEMS])
-            yield measured("scaling", f"{kind}, sample(256): {powers[-1]} over {COMPARED_ITEMS} items", "×", *growth)
+    for together in [kinds] if large <= TOGETHER_ITEMS else [[kind] for kind in kinds]:
+        if large * ITEM_BYTES * len(together) > available_bytes():
+            raise click.ClickException(f"{len(together)} tables of {large} items have no room in this machine's memory")
+        powers = (QUICK_ITEMS if settings.quick else SMALL_ITEMS, large)
+        tables = [f"{kind} {n},max_size={n},sampler={SAMPLERS.get(kind, kind)}" for kind in together for n in powers]
+        with replayd(settings, tables) as ours:
+            for n in powers:
+                everywhere = [f"{kind} {n}" for kind in together]
+                ours.once("insert_everywhere", tables=everywhere, payload=SMALL_PAYLOAD, count=n)
+            for kind in together:
+                yield from _grown(settings, ours, kind, powers, beside="")
+                yield from _grown(settings, ours, kind, powers, beside=" beside a writer")
+
+
+def _grown(settings: Settings, ours: Served, kind: str, powers: Sequence[int], beside: str) -> Iterator[Figure]:
+    """Of one selector: percentiles by size, and how the largest compares with the smallest in the same round."""
+    what = f"{kind}, sample({SAMPLED}){beside}"
+    sides = []
+    for n in powers:
+        probe = {"table": f"{kind} {n}", "calls": QUICK_CALLS if settings.quick else CALLS, "batch": SAMPLED}
+        sides.append(replace(ours.side(what, "probe", **probe), table_items=n))
+    if beside:
+        writer = paced(ours, *(f"{kind} {n}" for n in powers), payload=SMALL_PAYLOAD)
+        sides[0] = replace(sides[0], followers=lambda _: [writer])
+    figures = told(settings, "scaling", sides, Told("p50", "ms"), Told("p99", "ms"))
+    yield from figures
+    compared = f"{count(powers[-1])} over {count(powers[0])} items"
+    for percentile, of in (("", 0), (", p99", 1)):
+        growth = ratios(figures[-2 + of].runs, figures[of].runs)
+        yield measured("scaling", f"{what}{percentile}: {compared}", "×", *growth)
 
 
 def crowds(settings: Settings) -> Iterator[Figure]:
     """Throughput of all clients together, and the slowest one's share of the mean."""
     full = min(settings.table_items(PAYLOAD), 100_000)
     numbers = QUICK_CLIENTS if settings.quick else CLIENTS
-    with replayd(settings, [f"{TABLE},max_size={full}"]) as ours:
+    seconds = max(settings.seconds, QUICK_CROWD_S if settings.quick else CROWD_S)
+    crowd: dict[str, Any] = {"payload": PAYLOAD, "batch": BATCH, "table": TABLE, "seconds": seconds}
+    with ExitStack() as stack:
+        ours = stack.enter_context(replayd(settings, [f"{TABLE},max_size={full}"]))
         ours.once("insert_batch", table=TABLE, payload=PAYLOAD, batch=10_000, fill=full)
         for work in ("insert", "sample"):
-            crowd: dict[str, Any] = {
-                "work": work,
-                "payload": PAYLOAD,
-                "batch": BATCH,
-                "table": TABLE,
-                "seconds": settings.seconds,
-            }
             sides = [
-                replace(ours, driver="drive_crowd").side(f"{work} by {number}", "crowd", **crowd, members=number)
+                replace(ours, driver="drive_crowd").side(
+                    f"{work} by {number}", "crowd", **crowd, work=work, members=number
+                )
                 for number in numbers
             ]
             results = Told("items/s", "items/s", less_is_better=False), Told("slowest over mean", "×")

@@ -20,6 +20,10 @@ class Peers:
         return cls(**{name: path for name, path in found.items() if path.exists()})
 
 
+KINDS = ("uniform", "prioritized", "fifo", "lifo", "min_heap", "max_heap")
+"""Of selectors."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How much is measured and for how long."""
@@ -33,6 +37,8 @@ class Settings:
     table_bytes: int
     """Payload in a table, about; the systems need several times as much for small ones."""
     most_items: int
+    scaled_items: int
+    """In the largest table of those that are compared by size."""
     ipc: bool
     quick: bool
     peers: Peers

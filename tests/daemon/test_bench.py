@@ -25,11 +25,12 @@ QUANTITIES = {
     "transitions": {"TrajectoryWriter"},
     "sequences": {"written by 2", "read meanwhile"},
     "atari": {"pong, stored of raw", "pong, compression on the actor", "pong, written", "pong, read"},
-    "priorities": {"mutate_priorities of 256", "sample(1), p50", "sample(1), info polled, p99"},
+    "priorities": {"mutate_priorities of 256", "sample(1), p50", "sample(1), beside a writer and checkpoints, p99"},
     "memory": {"beyond 16 B payload", "RSS of the full table at the end"},
-    "scaling": {"prioritized of 10000, n = 256", "prioritized of 10000, sample(256), p50"},
+    "core": {"prioritized Sample through the Service, n = 256", "prioritized, n = 1"},
+    "scaling": {"prioritized, sample(256), p50", "uniform, sample(256) beside a writer, p99"},
     "crowd": {"insert by 8, items/s", "sample by 8, slowest over mean"},
-    "cost": {"daemon, inserted item", "daemon, sampled item"},
+    "cost": {"daemon, inserted item", "daemon, sampled item", "client, queue with the server in the learner"},
 }
 
 
@@ -73,8 +74,9 @@ def test_the_table_says_where_it_was_measured_and_what_was_wanted(tmp_path: Path
     ended = bench("--quick", "--only", "memory", "--ipc", "--dir", str(tmp_path))
     assert ended.returncode == 0, ended.stderr
     paragraph, _, *table = ended.stdout.splitlines()
-    assert all(word in paragraph for word in ("cores", "numpy", "ipc", "load average"))
-    head, _, beyond, _ = table
+    assert all(word in paragraph for word in ("cores", "numpy", "ipc", "load average", "TCP on loopback for dm-reverb"))
+    assert paragraph.startswith("`scripts/bench --only memory --ipc --quick` at commit ")
+    head, _, beyond, *_ = table
     assert head.startswith("| workload | payload | clients | replayd |")
     assert beyond.startswith("| memory: beyond 16 B payload |")
     assert "≤ 400" in beyond
