@@ -97,7 +97,7 @@ def test_it_ends_quietly_on_control_c(daemon: DaemonProcess, terminal: Callable[
     screen = terminal("--address", daemon.address)
     screen.read_until("replay")
     os.killpg(screen.process.pid, 2)
-    assert screen.process.wait(SECONDS) in (0, 1)
+    assert screen.process.wait(SECONDS) == 130
     assert termios.tcgetattr(screen.slave) == screen.before
 
 
