@@ -105,8 +105,8 @@ def unreadable(path: Path, error: OSError) -> AccessError:
 def unmakeable(path: Path, error: OSError) -> AccessError:
     """What to do about a file of keys that cannot be made."""
     if isinstance(error, PermissionError):
-        return NoRights(f"{path}: {error.strerror}; the user that the directory belongs to may make it")
-    return NotMade(f"{path}: {error.strerror}; it takes a directory that can be written to")
+        return NoRights(f"{path}: {error.strerror}; run this as the user that the directory belongs to")
+    return NotMade(f"{path}: {error.strerror}; name a directory that can be written to")
 
 
 def write_allowed(path: Path, holders: Mapping[str, Holder]) -> None:

@@ -47,7 +47,8 @@ def assigned(fds: dict[str, int], endpoints: Sequence[str]) -> dict[str, int]:
         if endpoint is None or endpoint in found:
             raise Misfit(
                 f"the service manager hands over a socket at {where}, and the configuration listens at "
-                f"{' and '.join(endpoints)}: `ListenStream=` and `[server] listen` or `ingest` must agree"
+                f"{' and '.join(endpoints)}: `ListenStream=` and `[server] listen` or `ingest` must agree, "
+                "set one as the other"
             )
         found[endpoint] = fd
     return found

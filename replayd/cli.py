@@ -268,7 +268,8 @@ def serve(
         daemon.bind()
         status = _status_server(board, config.http) if board and config.http.is_on else None
     except BindError as error:
-        announcer.fail(os.EX_CANTCREAT, str(error))
+        there = "`replayd doctor` tells who is there; --listen, --port, --ingest-port and --http set other addresses"
+        announcer.fail(os.EX_CANTCREAT, f"{error}; {there}")
     except AccessError as error:
         announcer.fail(of_keys(error), str(error))
     with _endpoint_file(endpoint_file, daemon, status), status or nullcontext():

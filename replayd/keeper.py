@@ -234,5 +234,5 @@ class Keeper:
         if self._is_last and (error is not None or not checkpoints.is_idle):
             raise LastCheckpointFailed(
                 f"the last checkpoint is not on the disk ({error or 'it was cut short'}); what "
-                f"{self._options.path} has is older"
+                f"{self._options.path} has is older, and the next start begins with it: see to the disk before"
             )

@@ -311,7 +311,9 @@ class Store:
         try:
             fcntl.flock(self._mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise StoreInUse(f"another process uses the store in {self.directory}") from None
+            raise StoreInUse(
+                f"another process uses the store in {self.directory}: end it, or name another directory"
+            ) from None
 
     def _open(self) -> None:
         self._env = lmdb.open(str(self.directory), map_size=self._map_bytes, max_dbs=len(_DATABASES), mode=0o640)

@@ -184,7 +184,9 @@ def _locked(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise StoreInUse(f"another process uses the store in {directory}") from None
+            raise StoreInUse(
+                f"another process uses the store in {directory}: end it, or name another directory"
+            ) from None
         yield
     finally:
         os.close(fd)

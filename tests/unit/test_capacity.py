@@ -302,4 +302,5 @@ def test_after_its_first_items_a_table_is_told_of_once_and_warned_of_if_it_will_
     assert (name, is_bad) == ("t", said is not None)
     assert f"with max_size 10000 it will hold about {10_000 * ONE}" in text
     assert (said or "") in text
+    assert ("lower max_size" in text) is is_bad, "a warning says what to do"
     assert forecasts.due(s.tables.values(), memory_bytes) == []
