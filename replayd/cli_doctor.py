@@ -40,8 +40,10 @@ def doctor(config_path: str | None, address: str | None, timeout_s: float, peers
 
     It looks at versions, settings, addresses and who is there, key files, clock, memory, blosc2's threads, file
     descriptors and the data directory, on this machine and as this user: `sudo -u replayd replayd doctor` sees what the
-    service sees. It changes nothing. Exit code 0 if nothing failed (warnings may be told), else that of the first
-    failure: 78 settings, 69 the daemon, 73 an address or a directory, 77 keys, 71 the clock, 70 what is installed.
+    service sees. What a process may have it asks the daemon, if one answers. It changes nothing.
+
+    Exit code 0 if nothing failed (warnings may be told), else that of the first failure: 78 settings, 69 the daemon, 73
+    an address or a directory, 77 keys, 71 the clock, 70 what is installed.
 
     \b
     Examples:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import resource
 import shutil
 import socket
 import stat
@@ -28,7 +27,7 @@ from replayd.config import read_config
 from replayd.config_faults import ConfigError
 from replayd.config_model import Config
 from replayd.forecast import memory_notes, memory_warnings, total_bytes
-from replayd.process import limit_bytes
+from replayd.process import address_space_bytes, limit_bytes, most_open_files
 from replayd.wording import size_text
 
 State = Literal["ok", "warn", "fail"]
@@ -60,6 +59,21 @@ class Finding:
     """What to do; empty if nothing need be done."""
 
 
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What a daemon's process may have: of the one that answers, or of one that this user would start from here."""
+
+    whose: str
+    memory_bytes: int
+    address_space_bytes: int
+    most_open_files: int
+    """All three: 0 if there is no limit, or none that is known."""
+    files_apart: int
+    """Files that it needs besides those of its peers."""
+    connected: int
+    """Peers that it has."""
+
+
 def examine(
     file: str | None, environment: Mapping[str, str], address: str, info: Mapping[str, Any] | str, peers: int
 ) -> Iterator[Finding]:
@@ -74,9 +88,10 @@ def examine(
     yield from daemon(address, info, config, environment)
     yield from keys(config, environment)
     yield from clock(time.time(), _clock_state())
-    yield from memory(config, limit_bytes(), resource.getrlimit(resource.RLIMIT_AS)[0])
+    process = this_process() if isinstance(info, str) else process_of(info)
+    yield from memory(config, process)
     yield from threads(environment)
-    yield from descriptors(resource.getrlimit(resource.RLIMIT_NOFILE), peers)
+    yield from descriptors(process, peers)
     yield from disk(config)
 
 
@@ -254,13 +269,31 @@ def _clock_state() -> int | None:
     return None if call is None else int(call(ctypes.create_string_buffer(1024)))
 
 
-def memory(config: Config | None, limit: int, address_space: int) -> Iterator[Finding]:
+def this_process() -> Process:
+    """What a daemon may have that is started from here."""
+    files = most_open_files()
+    return Process("a daemon started here", limit_bytes(), address_space_bytes(), files, DESCRIPTORS_APART, 0)
+
+
+def process_of(info: Mapping[str, Any]) -> Process:
+    """What the daemon that says this of itself may have; where it is too old to say it, what one started here may."""
+    of, memory, connected = info.get("process"), info["memory"], info["peers"]["connected"]
+    if of is None:
+        return this_process()
+    apart = max(of["open_files"] - connected, DESCRIPTORS_APART)
+    whose = f"the daemon (process {of['pid']})"
+    limits = memory["limit_bytes"], memory["address_space_bytes"], of["most_open_files"]
+    return Process(whose, *limits, apart, connected)
+
+
+def memory(config: Config | None, process: Process) -> Iterator[Finding]:
     """What the process may have, and what the tables will want of it."""
-    if address_space != resource.RLIM_INFINITY:
+    limit, space = process.memory_bytes, process.address_space_bytes
+    if space:
         yield Finding(
             "memory",
             WARN,
-            f"the address space is limited to {size_text(address_space)} (ulimit -v)",
+            f"the address space of {process.whose} is limited to {size_text(space)} (ulimit -v)",
             "ulimit -v unlimited: libraries reserve more than they use; MemoryMax limits what counts",
         )
     doubts = [] if config is None else memory_warnings(config, limit)
@@ -270,18 +303,21 @@ def memory(config: Config | None, limit: int, address_space: int) -> Iterator[Fi
         notes = [] if config is None else memory_notes(config, limit)
         wanted = "" if config is None else f", tables come to {size_text(total_bytes(config))} when they are full"
         wanted = "".join(f"; {note}" for note in notes) or wanted
-        yield Finding("memory", OK, f"{size_text(limit) if limit else 'no limit known'}{wanted}")
+        may = f"{process.whose} may have {size_text(limit)}" if limit else f"no limit known of {process.whose}"
+        yield Finding("memory", OK, f"{may}{wanted}")
 
 
-def descriptors(limits: tuple[int, int], peers: int) -> Iterator[Finding]:
+def descriptors(process: Process, peers: int) -> Iterator[Finding]:
     """Each peer takes one, and so do the daemon's own files."""
-    soft, hard = limits
-    needed = peers + DESCRIPTORS_APART
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        advice = f"LimitNOFILE={2 * needed} in the service, or ulimit -n {2 * needed} (at most {hard} here)"
-        yield Finding("file descriptors", WARN, f"{soft} may be open, {peers} peers need {needed}", advice)
+    most = process.most_open_files
+    peers = max(peers, process.connected)
+    needed = peers + process.files_apart
+    text = f"{process.whose} may have {most or 'any number'} open, {peers} peers need {needed}"
+    if most and most < needed:
+        advice = f"LimitNOFILE={2 * needed} in the service and a restart, or ulimit -n {2 * needed} before the start"
+        yield Finding("file descriptors", WARN, text, advice)
     else:
-        yield Finding("file descriptors", OK, f"{soft} may be open, {peers} peers need {needed}")
+        yield Finding("file descriptors", OK, text)
 
 
 def disk(config: Config | None) -> Iterator[Finding]:

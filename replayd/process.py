@@ -1,4 +1,4 @@
-"""What the system says of this process: the memory it has, and the most it may have.
+"""What the system says of this process: the memory and the files it has, and the most it may have.
 
 Owns paths below /proc and /sys. Where a system has neither, a number is 0, which stands for not known.
 """
@@ -6,6 +6,7 @@ Owns paths below /proc and /sys. Where a system has neither, a number is 0, whic
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -65,6 +66,29 @@ def _memory_groups(own: Path, mounted: Path) -> Iterator[tuple[Path, str, str]]:
                 yield tree, path, "memory.max"
         elif "memory" in controllers.split(","):
             yield mounted / "memory", path, "memory.limit_in_bytes"
+
+
+def open_files() -> int:
+    """File descriptors that are open; takes 0.1 ms where there are some hundreds."""
+    with suppress(OSError):
+        # One is that of the look itself.
+        return len(os.listdir("/proc/self/fd")) - 1
+    return 0
+
+
+def most_open_files() -> int:
+    """How many may be open; 0: as many as it likes."""
+    return _limit(resource.RLIMIT_NOFILE)
+
+
+def address_space_bytes() -> int:
+    """The most address space that it may have (ulimit -v); 0: as much as it likes."""
+    return _limit(resource.RLIMIT_AS)
+
+
+def _limit(kind: int) -> int:
+    soft, _ = resource.getrlimit(kind)
+    return 0 if soft == resource.RLIM_INFINITY else soft
 
 
 def _machine_bytes() -> int:

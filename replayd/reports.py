@@ -86,9 +86,15 @@ def report(
         },
         "counters": {each.name: getattr(counters, each.name) for each in fields(counters) if each.name != "vitals"},
         "loop": counters.vitals.report_loop(now),
+        "process": {
+            "pid": counters.vitals.pid,
+            "open_files": counters.vitals.open_files,
+            "most_open_files": counters.vitals.most_open_files,
+        },
         "memory": {
             "resident_bytes": counters.vitals.resident_bytes,
             "limit_bytes": counters.vitals.limit_bytes,
+            "address_space_bytes": counters.vitals.address_space_bytes,
             "held_bytes": capacity.nbytes,
             "transit_bytes": capacity.transit_bytes,
             **({} if capacity.max_bytes is None else {"max_bytes": capacity.max_bytes}),

@@ -23,6 +23,13 @@ class Vitals:
     """Of the process, in RAM."""
     limit_bytes: int = 0
     """The most it may have: what the machine has, or its control group if that is less."""
+    address_space_bytes: int = 0
+    """The most address space that it may have; 0: no limit."""
+    pid: int = 0
+    open_files: int = 0
+    """File descriptors."""
+    most_open_files: int = 0
+    """0: no limit."""
     connections: int = 0
     """Open connections of peers."""
     _slowest: float = 0.0

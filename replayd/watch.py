@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 
 from replayd.board import INTERVAL_S, Board
@@ -15,7 +16,7 @@ from replayd.connections import Connections, FailedHandshake
 from replayd.fault_log import FaultLog
 from replayd.filling import Forecasts
 from replayd.notify import Manager
-from replayd.process import limit_bytes, resident_bytes
+from replayd.process import address_space_bytes, limit_bytes, most_open_files, open_files, resident_bytes
 from replayd.service import Service
 
 SLOW_TURN_S = 1.0
@@ -41,7 +42,9 @@ class Watch:
         self._manager = manager
         self._look_at = 0.0
         self._forecasts = Forecasts()
+        self._vitals.pid = os.getpid()
         self._vitals.limit_bytes = limit_bytes()
+        self._vitals.address_space_bytes = address_space_bytes()
 
     @property
     def due(self) -> float | None:
@@ -83,6 +86,9 @@ class Watch:
         if now >= self._look_at:
             self._look_at = now + INTERVAL_S
             self._vitals.resident_bytes = resident_bytes()
+            self._vitals.open_files = open_files()
+            # An operator can raise it while the process runs (prlimit).
+            self._vitals.most_open_files = most_open_files()
             for name, text, is_bad in self._forecasts.due(self._service.tables.values(), self._vitals.limit_bytes):
                 level = logging.WARNING if is_bad else logging.INFO
                 fields = {"event": "forecast", "table": name}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from click.testing import CliRunner, Result
 import replayd
 from replayd import progress
 from replayd.cli import EXIT_CODES, main
+from replayd_client import Client
 from tests.daemon.embedded import until
 from tests.daemon.harness import ROOT, START_S, DaemonProcess, environment
 
@@ -129,6 +131,21 @@ def test_looks_of_top_can_be_read_by_programs(server: DaemonProcess) -> None:
     second, _ = decoder.raw_decode(ended.stdout[end:].lstrip())
     assert [table["name"] for look in (first, second) for table in look["tables"]] == ["held", "held"]
     assert second["uptime_s"] > first["uptime_s"]
+
+
+def test_the_doctor_judges_the_daemon_by_its_own_limits(server: DaemonProcess) -> None:
+    mine, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (500, hard))
+    try:
+        with Client(server.address) as client:
+            until(lambda: client.info()["process"]["most_open_files"] == 500)
+            assert 0 < client.info()["process"]["open_files"] < 500
+        ended = run("doctor", "--address", server.address, "--peers", "1000", "--json")
+    finally:
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (mine, hard))
+    (files,) = [each for each in json.loads(ended.stdout)["findings"] if each["check"] == "file descriptors"]
+    assert (ended.exit_code, files["state"]) == (0, "warn")
+    assert f"the daemon (process {server.pid}) may have 500 open" in files["what"]
 
 
 # --- completion -------------------------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import socket
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,19 @@ from click.testing import CliRunner
 from replayd import __version__, doctor
 from replayd.cli import main
 from replayd.config import read_config
-from replayd.doctor import Finding
+from replayd.config_model import Config
+from replayd.doctor import Finding, Process
 
 INFO: dict[str, Any] = {
     "server": f"replayd {__version__}",
-    "memory": {"resident_bytes": 10, "limit_bytes": 100},
+    "memory": {"resident_bytes": 10, "limit_bytes": 100, "address_space_bytes": 0},
+    "process": {"pid": 17, "open_files": 40, "most_open_files": 1024},
+    "peers": {"connected": 10},
     "tables": [{"name": "t", "waiting": []}],
 }
+
+
+UNLIMITED = Process("a daemon", 0, 0, 0, doctor.DESCRIPTORS_APART, 0)
 
 
 def worst(findings: Iterable[Finding]) -> Finding:
@@ -141,17 +147,33 @@ def test_memory_that_will_not_do_is_told(tmp_path: Path) -> None:
     path = tmp_path / "replayd.toml"
     path.write_text('[[table]]\nname = "t"\nmax_bytes = "2GiB"\n')
     config = read_config(str(path))
-    unlimited = resource.RLIM_INFINITY
-    assert worst(doctor.memory(config, 1 << 30, unlimited)).state == "warn"
-    assert worst(doctor.memory(config, 4 << 30, unlimited)).state == "ok"
-    assert "ulimit -v" in worst(doctor.memory(config, 4 << 30, 1 << 20)).what
-    assert worst(doctor.memory(None, 0, unlimited)).state == "ok"
+
+    def found(config: Config | None, **limits: Any) -> Finding:
+        return worst(doctor.memory(config, replace(UNLIMITED, **limits)))
+
+    assert found(config, memory_bytes=1 << 30).state == "warn"
+    assert found(config, memory_bytes=4 << 30).state == "ok"
+    assert "ulimit -v" in found(config, memory_bytes=4 << 30, address_space_bytes=1 << 20).what
+    assert found(None).state == "ok"
 
 
 def test_too_few_descriptors_for_the_peers_are_told() -> None:
-    assert worst(doctor.descriptors((1024, 4096), 2000)).state == "warn"
-    assert worst(doctor.descriptors((1024, 4096), 200)).state == "ok"
-    assert worst(doctor.descriptors((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 10**6)).state == "ok"
+    for most, peers, state in ((1024, 2000, "warn"), (1024, 200, "ok"), (0, 10**6, "ok")):
+        assert worst(doctor.descriptors(replace(UNLIMITED, most_open_files=most), peers)).state == state
+
+
+def test_a_daemon_that_answers_is_judged_by_what_it_may_have_itself() -> None:
+    process = doctor.process_of(INFO)
+    assert (process.memory_bytes, process.most_open_files) == (100, 1024)
+    assert "process 17" in process.whose
+    assert worst(doctor.descriptors(process, 900)).state == "ok"
+    # One that has many files open besides its peers needs them; peers that are there already need not be expected.
+    busy = INFO | {"process": {"pid": 17, "open_files": 500, "most_open_files": 1024}}
+    assert worst(doctor.descriptors(doctor.process_of(busy), 900)).state == "warn"
+    crowded = INFO | {"peers": {"connected": 1000}}
+    assert worst(doctor.descriptors(doctor.process_of(crowded), 1)).state == "warn"
+    # One of before this was told is not known: it is judged as one that is started here.
+    assert doctor.process_of({name: INFO[name] for name in INFO if name != "process"}) == doctor.this_process()
 
 
 def test_threads_of_blosc2_that_slow_it_down_are_told() -> None:
@@ -177,7 +199,7 @@ def test_a_directory_that_nobody_can_make_is_told(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_foretold_is_no_warning() -> None:
-    found = worst(doctor.memory(read_config(), 1 << 40, resource.RLIM_INFINITY))
+    found = worst(doctor.memory(read_config(), replace(UNLIMITED, memory_bytes=1 << 40)))
     assert (found.state, "nobody can tell what 'replay' will take" in found.what) == ("ok", True)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from replayd.process import cgroup_limits, limit_bytes, resident_bytes
+from replayd.process import cgroup_limits, limit_bytes, most_open_files, open_files, resident_bytes
 
 GIB = 1 << 30
 V1_NONE = "9223372036854771712"
@@ -77,3 +77,10 @@ def test_a_system_without_groups_has_no_limits_of_theirs(tmp_path: Path) -> None
 def test_this_process_may_have_no_more_than_the_machine_and_no_less_than_it_has() -> None:
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 0 < resident_bytes() <= limit_bytes() <= machine
+
+
+def test_files_that_are_opened_are_counted() -> None:
+    before = open_files()
+    with open(os.devnull), open(os.devnull):
+        assert open_files() == before + 2
+    assert before <= (most_open_files() or before)

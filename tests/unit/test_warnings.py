@@ -18,8 +18,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "replayd"
 SOURCES = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py")) if "compat" not in path.parts}
 
 VERBS = (
-    r"back|chmod|did\ you\ mean|end|give|leave|let|look|lower|make|mend|name|raise|remove|restart|revoke|run|see|send|set|"
-    r"start|stop|take|use|widen|write"
+    r"back|chmod|did\ you\ mean|end|give|leave|let|look|lower|make|mend|name|raise|remove|restart|revoke|run|see|send|"
+    r"set|start|stop|take|use|widen|write"
 )
 ADVICE = re.compile(
     rf"""
