@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -23,7 +24,7 @@ from replayd.service import Service
 from replayd.table import Table
 from replayd_client import Client
 from tests.daemon.conftest import ConnectPeer, StartDaemon
-from tests.daemon.embedded import DEADLINE_S, fifo, hold_loading
+from tests.daemon.embedded import DEADLINE_S, fifo, hold_loading, until
 from tests.daemon.harness import REPLY_S, run_replayd
 
 STUCK = """
@@ -178,6 +179,39 @@ def test_the_status_says_who_waits_and_why(listener: Listener, start_daemon: Sta
             break
     assert status.startswith("STATUS=1 table, 0 items, 0 B, 2 connections, 0 inserts/s, 0 samples/s; replay: samples")
     assert "writers must insert" in status
+
+
+def test_the_status_has_the_rates_of_traffic_and_the_side_that_a_limiter_holds_back(
+    listener: Listener, start_daemon: StartDaemon, connect: ConnectPeer
+) -> None:
+    starved = "starved,limiter=min_size,min_size_to_sample=1000"
+    daemon = start_daemon("--http", "off", "--table", "busy,max_size=100", "--table", starved)
+    waiter, worker = connect(daemon), connect(daemon)
+    waiter.send("sample", table="starved", n=1, timeout_ms=60_000)
+    line = re.compile(
+        r"STATUS=2 tables, \d+ items, .*, (\S+) inserts/s, (\S+) samples/s; starved: samples wait \(1, for "
+    )
+
+    def status() -> re.Match[str] | None:
+        """A step of work, and the status that came meanwhile if it tells of it."""
+        assert worker.insert("busy")["items"] == 1
+        assert "error" not in worker.ask("sample", table="busy", n=1, timeout_ms=60_000)
+        try:
+            # The pause keeps the work from taking a whole processor.
+            told = listener.next(timeout_s=0.05)
+        except TimeoutError:
+            return None
+        return next((found for each in told if (found := line.match(each)) and "0" not in found.groups()), None)
+
+    found: list[re.Match[str]] = []
+
+    def is_told() -> bool:
+        found.extend(filter(None, [status()]))
+        return bool(found)
+
+    until(is_told)
+    assert all(0 < float(rate) < 1000 for rate in found[0].groups())
+    assert "writers must insert" in found[0].string
 
 
 def test_a_hangup_is_told_with_the_time_at_which_it_began(
