@@ -25,9 +25,10 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from replayd.board import STALE_S, Board, Bulletin, TablePoint
 from replayd.errors import BindError, Fault
 from replayd.fault_log import FaultLog
+from replayd.rendered import Rendered
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from replayd.metrics import Exposition
 
 REQUESTS = 16
 """Requests at once, each on a thread; further connections are closed. A browser and a few scrapers need less."""
@@ -160,9 +161,9 @@ class _Pages:
         self._board = board
         self._only_here = only_here
         self._page, self._policy = _page()
-        self._json = _Rendered(_json)
-        self._history = _Rendered(_history)
-        self._registry: CollectorRegistry | None = None
+        self._json = Rendered(_json)
+        self._history = Rendered(_history)
+        self._exposed: Exposition | None = None
         self._lock = threading.Lock()
         self._lines = FaultLog()
         self._routes: dict[str, Callable[[], Answer]] = {
@@ -215,13 +216,11 @@ class _Pages:
 
     def _exposition(self) -> Answer:
         # Not before the first scrape: a daemon that nobody scrapes starts without it.
-        from prometheus_client import generate_latest
+        from replayd.metrics import Exposition
 
-        from replayd.metrics import registry_of
-
-        if self._registry is None:
-            self._registry = registry_of(self._board, time.monotonic)
-        return "200 OK", EXPOSITION, generate_latest(self._registry)
+        if self._exposed is None:
+            self._exposed = Exposition(self._board, time.monotonic)
+        return "200 OK", EXPOSITION, self._exposed.text()
 
     def _health(self) -> Answer:
         """Whether the loop goes round. While there is no bulletin it has not begun, and that is no fault."""
@@ -244,27 +243,13 @@ class _Pages:
     def _past(self) -> Answer:
         return self._of_bulletin(self._history)
 
-    def _of_bulletin(self, rendered: _Rendered) -> Answer:
+    def _of_bulletin(self, rendered: Rendered) -> Answer:
         bulletin = self._board.newest
         if bulletin is None:
             return _text("503 Service Unavailable", self._board.state)
         # The age is of now, the rest of when it was rendered.
         head = f'{{"age_s": {time.monotonic() - bulletin.taken_at:.3f}, "stale_after_s": {STALE_S}, '.encode()
         return "200 OK", "application/json", head + rendered.get(bulletin)[1:]
-
-
-class _Rendered:
-    """Bytes made of a bulletin, once for all who ask for the same one."""
-
-    def __init__(self, render: Callable[[Bulletin], bytes]) -> None:
-        self._render = render
-        self._last: tuple[Bulletin, bytes] | None = None
-
-    def get(self, bulletin: Bulletin) -> bytes:
-        last = self._last
-        if last is None or last[0] is not bulletin:
-            last = self._last = (bulletin, self._render(bulletin))
-        return last[1]
 
 
 def _json(bulletin: Bulletin) -> bytes:

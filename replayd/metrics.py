@@ -12,7 +12,7 @@ from platform import python_version
 from typing import Any
 
 import zmq
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeHistogramMetricFamily,
@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 
 from replayd import __version__
 from replayd.board import Board, Bulletin
+from replayd.rendered import Rendered
 
 Report = Mapping[str, Any]
 Family = type[GaugeMetricFamily] | type[CounterMetricFamily]
@@ -242,8 +243,24 @@ OF_THE_SERVER: Sequence[Plain] = (
 )
 
 
-class BulletinCollector(Collector):
-    """Collects from the newest bulletin at the time of the scrape."""
+class Exposition:
+    """What a scraper is given: of the newest bulletin, rendered once for all who ask in its second, and of now."""
+
+    def __init__(self, board: Board, clock: Callable[[], float]) -> None:
+        self._board = board
+        self._now = CollectorRegistry()
+        ProcessCollector(registry=self._now)
+        self._now.register(_Now(board, clock))
+        self._of_bulletin = Rendered(_of_bulletin)
+
+    def text(self) -> bytes:
+        """In Prometheus's text format."""
+        bulletin = self._board.newest
+        return generate_latest(self._now) + (b"" if bulletin is None else self._of_bulletin.get(bulletin))
+
+
+class _Now(Collector):
+    """What holds for the moment of a scrape: also of a loop that is stuck."""
 
     def __init__(self, board: Board, clock: Callable[[], float]) -> None:
         self._board = board
@@ -253,20 +270,26 @@ class BulletinCollector(Collector):
         versions = {"version": __version__, "python": python_version(), "libzmq": zmq.zmq_version()}
         yield InfoMetricFamily("replayd_build", "Versions.", versions)
         bulletin = self._board.newest
-        if bulletin is None:
-            return
-        age_s = self._clock() - bulletin.taken_at
-        yield GaugeMetricFamily("replayd_bulletin_age_seconds", "Time since the loop last said how it is.", age_s)
-        yield from _of_the_server(bulletin)
-        yield from _of_tables(bulletin.report["tables"])
+        if bulletin is not None:
+            age_s = self._clock() - bulletin.taken_at
+            yield GaugeMetricFamily("replayd_bulletin_age_seconds", "Time since the loop last said how it is.", age_s)
 
 
-def registry_of(board: Board, clock: Callable[[], float]) -> CollectorRegistry:
-    """A registry of its own, with what the process is and what the newest bulletin says."""
+class _Of(Collector):
+    """One bulletin."""
+
+    def __init__(self, bulletin: Bulletin) -> None:
+        self._bulletin = bulletin
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _of_the_server(self._bulletin)
+        yield from _of_tables(self._bulletin.report["tables"])
+
+
+def _of_bulletin(bulletin: Bulletin) -> bytes:
     registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    registry.register(BulletinCollector(board, clock))
-    return registry
+    registry.register(_Of(bulletin))
+    return generate_latest(registry)
 
 
 def _of_the_server(bulletin: Bulletin) -> Iterator[Metric]:

@@ -103,6 +103,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "heap",
         "http",
         "metrics",
+        "rendered",
         "exit_codes",
         "process",
         "server",

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from replayd.board import Board
 from replayd.cli import main
-from replayd.metrics import OF_TABLES, OF_THE_SERVER, registry_of
+from replayd.metrics import OF_TABLES, OF_THE_SERVER, Exposition
 from tests.daemon.harness import ROOT
 from tests.daemon.promql import labels, parsed, selectors
 from tests.wire.test_protocol_md import busy_service
@@ -41,7 +40,7 @@ def metrics() -> dict[str, frozenset[str]]:
     board = Board()
     board.publish(busy_service().report(2.0, brief=True), 2.0)
     found: dict[str, set[str]] = {"up": set()}
-    for family in text_string_to_metric_families(generate_latest(registry_of(board, lambda: 2.0)).decode()):
+    for family in text_string_to_metric_families(Exposition(board, lambda: 2.0).text().decode()):
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     # Of what has no value yet there is no series.

@@ -5,16 +5,22 @@ from __future__ import annotations
 import ast
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from replayd.board import Board
+import pytest
+
+from replayd.board import Board, Bulletin
+from replayd.http import StatusServer
 from replayd.messages import Sample
+from replayd.metrics import Exposition
 from replayd.rate_limiters import RateLimiter
+from replayd.rendered import Rendered
 from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.embedded import until
 from tests.daemon.harness import ROOT, DaemonProcess
-from tests.daemon.test_http import get, history_of, info_of, metrics_of, value
+from tests.daemon.test_http import get, history_of, info_of, metrics_of, samples_of, value
 from tests.unit.writer import StreamWriter, fifo, service
 
 PAGES = ("/metrics", "/info.json", "/history.json", "/", "/healthz", "/readyz")
@@ -54,7 +60,7 @@ def reached(*modules: str) -> set[str]:
 
 
 def test_what_serves_http_reaches_the_board_and_nothing_that_the_loop_works_on() -> None:
-    assert reached("http", "metrics") == {"http", "metrics", "board", "errors", "fault_log"}
+    assert reached("http", "metrics") == {"http", "metrics", "rendered", "board", "errors", "fault_log"}
     # The same look finds the service where it is.
     assert {"service", "sockets", "watch"} <= imported("server")
 
@@ -99,6 +105,36 @@ def test_a_bulletin_stays_as_it_is_whatever_the_loop_does_next() -> None:
     assert board.newest.report != bulletin.report
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/info.json", "/history.json"])
+def test_many_who_ask_for_the_same_second_cost_one_rendering(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[Bulletin] = []
+    begun = Rendered.__init__
+
+    def counting(self: Rendered, render: Callable[[Bulletin], bytes]) -> None:
+        begun(self, lambda bulletin: rendered.append(bulletin) or render(bulletin))  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(Rendered, "__init__", counting)
+    s, board = service(fifo()), Board()
+    with StatusServer(board, "127.0.0.1:0") as status:
+        for second in range(2):
+            board.publish(s.report(float(second), brief=True), float(second))
+            with ThreadPoolExecutor(8) as asking:
+                assert [answer[0] for answer in asking.map(lambda _: get(status.address, path), range(24))] == [
+                    200
+                ] * 24
+    assert len(rendered) == 2
+    assert rendered[0] is not rendered[1]
+
+
+def test_the_age_of_a_bulletin_grows_though_it_is_rendered_once() -> None:
+    s, board = service(fifo()), Board()
+    board.publish(s.report(0.0, brief=True), 0.0)
+    now = iter((1.0, 20.0))
+    exposition = Exposition(board, lambda: next(now))
+    for age_s in (1.0, 20.0):
+        assert value(samples_of(exposition.text().decode()), "replayd_bulletin_age_seconds") == age_s
+
+
 @contextmanager
 def scraped(daemon: DaemonProcess, threads: int) -> Iterator[list[int]]:
     """So many at once ask for every page, one after the other, without a pause; yields the answers each has had."""
@@ -136,14 +172,15 @@ def test_the_loop_goes_on_and_tells_of_itself_while_many_scrape(
     until(lambda: get(daemon.http_address, "/readyz")[0] == 200)
     before = info_of(daemon.http_address)
     with scraped(daemon, 4) as answers:
-        # Every request is answered, as many as there are turns at least, and none is dropped.
+        drawn = 0
         while min(answers) < 2 * len(PAGES):
             assert "error" not in peer.ask("sample", table="replay", n=1, timeout_ms=60_000)
+            drawn += 1
         asked = peer.ask("info")["counters"]["requests"]
         until(lambda: info_of(daemon.http_address)["counters"]["requests"] >= asked)
         during = info_of(daemon.http_address)
         assert value(metrics_of(daemon), "replayd_replies_dropped_total") == 0
-    assert during["tables"][0]["limiter"]["samples"] == asked - before["counters"]["requests"] - 1
+    assert during["tables"][0]["limiter"]["samples"] == drawn
     turns = [sum(report["loop"]["turn_s"]["counts"]) for report in (before, during)]
     assert turns[1] > turns[0]
     # A point for each bulletin: none was left out or told twice, and the time goes on.

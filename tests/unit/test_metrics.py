@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from replayd.board import Board
 from replayd.messages import Request, Sample
-from replayd.metrics import OF_TABLES, OF_THE_SERVER, registry_of
+from replayd.metrics import OF_TABLES, OF_THE_SERVER, Exposition
 from replayd.service import Service
 from tests.unit.writer import StreamWriter, fifo, service
 from tests.wire.test_protocol_md import busy_service
@@ -24,12 +24,16 @@ def at(report: Any, path: str) -> Any:
     return report
 
 
+def families_of(board: Board, now: float) -> Iterator[Metric]:
+    """What is scraped."""
+    return text_string_to_metric_families(Exposition(board, lambda: now).text().decode())
+
+
 def exposed(target: Service, now: float) -> dict[tuple[str, str], float]:
     """Values by name and table ("" for those of the server), as they are scraped."""
     board = Board()
     board.publish(target.report(now, brief=True), now)
-    text = generate_latest(registry_of(board, lambda: now)).decode()
-    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    samples = [sample for family in families_of(board, now) for sample in family.samples]
     return {(sample.name, sample.labels.get("table", "")): sample.value for sample in samples}
 
 
@@ -102,7 +106,7 @@ MATTERS = {
 def test_what_an_operator_asks_has_its_metric_with_help_and_labels() -> None:
     board = Board()
     board.publish(busy_service().report(2.0, brief=True), 2.0)
-    families = {family.name: family for family in registry_of(board, lambda: 3.0).collect()}
+    families = {family.name: family for family in families_of(board, 3.0)}
     for question, names in MATTERS.items():
         for name, _, labels in (each.partition("{") for each in names):
             family = families[name]
@@ -115,7 +119,7 @@ def test_what_an_operator_asks_has_its_metric_with_help_and_labels() -> None:
 def test_help_says_what_is_meant_without_the_metric_above_it() -> None:
     board = Board()
     board.publish(busy_service().report(2.0, brief=True), 2.0)
-    for family in registry_of(board, lambda: 3.0).collect():
+    for family in families_of(board, 3.0):
         if not family.name.startswith("replayd_"):
             continue
         assert family.documentation.split()[0] not in ("It", "Its", "Their", "They", "Those", "Of"), family.name
