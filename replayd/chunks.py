@@ -257,6 +257,10 @@ class ChunkStore:
         present[slots] = True
         return present
 
+    def skip_names(self, newest: int) -> None:
+        """The disk has a chunk of this name, ours or not: what comes from now on is named later."""
+        self._next_uid = max(self._next_uid, newest + 1)
+
     def whole(self, first: Int64s, counts: Int64s, there: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Of windows that were dumped: whether all their chunks are there again."""
         whole = np.ones(len(first), np.bool_)

@@ -72,6 +72,9 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
     head = store.head
     if head is None:
         log.info("the store in %s is empty: nothing to restore", store.directory)
+        # But for what a first checkpoint left that was cut short.
+        _map_blocks(store, blocks)
+        service.chunks.skip_names(blocks.newest())
         return blocks
     began, first_key = time.monotonic(), service._keys.take(0)
     progress.phase = "index"
@@ -104,6 +107,8 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         )
     except SignatureMismatch as mismatch:
         raise StoreMismatch(_signatures(mismatch, state, service)) from None
+    # Others than ours are of a checkpoint that was cut short: a later chunk of the same name would be taken for its own.
+    service.chunks.skip_names(blocks.newest())
     _tell_damage(store, damage, losses, rules)
     service.durability.lost = Lost(sum(losses.items.values()), losses.chunks)
     _tell_beyond(losses.beyond, service, rules)
@@ -245,8 +250,6 @@ def _chunks(store: Store, state: State, blocks: BlockMap, damage: _Damage, progr
         else:
             uids, nbytes = block_contents(value)
             blocks.add(number, uids, nbytes)
-            # Left by a checkpoint that was cut short; no name may be given twice.
-            state["chunks"]["next_uid"] = max(state["chunks"]["next_uid"], int(uids.max(initial=0)) + 1)
             bad.append(failed)
             yield chunks
         progress.advance(len(value))
@@ -254,6 +257,18 @@ def _chunks(store: Store, state: State, blocks: BlockMap, damage: _Damage, progr
     damage.chunks = sum(map(len, bad))
     if damage.chunks:
         damage.stories.append(f"{damage.chunks} payloads fail their CRC")
+
+
+def _map_blocks(store: Store, blocks: BlockMap) -> None:
+    """Know what stands where, though nothing of it is wanted."""
+    nothing = np.zeros(0, np.int64)
+    for number, value in store.blocks():
+        try:
+            unpack_block(value, nothing)
+        except Damaged:
+            blocks.add(number, nothing, nothing)
+        else:
+            blocks.add(number, *block_contents(value))
 
 
 def _tell_damage(store: Store, damage: _Damage, losses: Losses, rules: RestoreRules) -> None:

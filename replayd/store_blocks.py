@@ -49,6 +49,10 @@ class BlockMap:
         for number in numbers:
             del self._blocks[number]
 
+    def newest(self) -> int:
+        """The largest name of a chunk in any block; 0 if there is none."""
+        return max((int(uids.max(initial=0)) for uids, _ in self._blocks.values()), default=0)
+
     def survey(self, live: Int64s) -> Survey:
         """`live`: the chunks in use, rising."""
         if not self._blocks:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replayd.errors import LastCheckpointFailed, NoStore
+from replayd.errors import LastCheckpointFailed, NoStore, StoreError
 from replayd.items import KEY_SHARD_SHIFT
 from replayd.messages import Checkpoint, Failed, Result, Sample, Sampled, Update
 from replayd.restoring import KEYS_SKIPPED
@@ -244,11 +244,43 @@ def test_a_checkpoint_that_is_cut_short_anywhere_leaves_the_last_one(tmp_path: P
         again.service.validate()
         assert again.contents() in (before, after)
         # What it left behind is in nobody's way.
+        again.writer = StreamWriter(b"another stream..")
         again.insert(numbered(10, 20_000))
         expected = again.contents()
+        assert expected[-10:] == numbered(10, 20_000)
         again.checkpoint()
     with Kept(tmp_path) as third:
         assert third.contents() == expected
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_chunks_that_a_checkpoint_left_behind_are_not_taken_for_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    before = [] if is_first else numbered(10)
+    with Kept(tmp_path) as kept:
+        if not is_first:
+            kept.insert(before)
+            kept.checkpoint()
+        kept.insert(numbered(20, 100))
+
+        def fail(*arguments: object, **named: object) -> None:
+            raise StoreError("no space left on the disk")
+
+        with monkeypatch.context() as full:
+            # There was room for its chunks, and none for its index nor to remove them.
+            full.setattr(Store, "write_index", fail)
+            full.setattr(Store, "drop_blocks", fail)
+            assert isinstance(kept.checkpoint(), Failed)
+    monkeypatch.setattr(Store, "drop_blocks", fail)
+    with Kept(tmp_path) as again:
+        assert again.contents() == before
+        again.writer = StreamWriter(b"another stream..")
+        again.insert(numbered(10, 200))
+        assert isinstance(again.checkpoint(), Result)
+        again.service.validate()
+    with Kept(tmp_path) as third:
+        assert third.contents() == before + numbered(10, 200)
 
 
 def test_without_a_store_a_checkpoint_is_refused() -> None:
