@@ -22,6 +22,8 @@ from replayd.config_choices import CHOICES, PlainSelector
 from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.harness import DaemonProcess, run_replayd
 
+TABLES = {"replay": ""}
+
 
 @pytest.fixture
 def taken_port() -> Iterator[int]:
@@ -205,8 +207,8 @@ def test_letting_the_network_in_where_it_cannot_come_is_warned_of(start_daemon: 
     "arguments", [["--port", "x"], ["--port", "70000"], ["--nonsense"], ["--config", "/nowhere.toml"]]
 )
 def test_a_misused_option_is_a_usage_error(arguments: list[str]) -> None:
-    ended = run_replayd("serve", *arguments)
-    assert ended.returncode == os.EX_USAGE
+    ended = CliRunner().invoke(main, ["serve", *arguments])
+    assert ended.exit_code == os.EX_USAGE
     assert "Usage: " in ended.stderr
 
 
@@ -302,7 +304,7 @@ def test_somebody_who_says_nothing_at_the_address_is_told(silent_address: str) -
 
 @pytest.mark.parametrize("address", ["nonsense", "tcp://127.0.0.1", "tcp://127.0.0.1:x", "http://127.0.0.1:80"])
 def test_an_address_that_is_none_is_a_usage_error(address: str) -> None:
-    assert run_replayd("info", "--address", address).returncode == os.EX_USAGE
+    assert CliRunner().invoke(main, ["info", "--address", address]).exit_code == os.EX_USAGE
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "tcp://127.0.0.1:65536", "://127.0.0.1:1", "127.0.0.1", ""])
@@ -311,8 +313,8 @@ def test_an_address_that_nobody_can_listen_at_is_a_usage_error(address: str) -> 
 
 
 @pytest.mark.parametrize("command", [["info"], ["ping"], ["why", "replay"], ["peek", "replay"], ["set", "replay"]])
-def test_an_address_needs_no_scheme(daemon: DaemonProcess, command: list[str]) -> None:
-    ended = run_replayd(*command, "--address", daemon.address.replace("tcp://127.0.0.1", "localhost"))
+def test_an_address_needs_no_scheme(server: DaemonProcess, command: list[str]) -> None:
+    ended = run_replayd(*command, "--address", server.address.replace("tcp://127.0.0.1", "localhost"))
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -327,10 +329,10 @@ def test_a_wait_that_is_none_is_a_usage_error(option: list[str], seconds: str) -
 # --- ping -------------------------------------------------------------------------------------------------------------
 
 
-def test_ping_finds_a_daemon(daemon: DaemonProcess) -> None:
-    ended = run_replayd("ping", "--address", daemon.address)
+def test_ping_finds_a_daemon(server: DaemonProcess) -> None:
+    ended = run_replayd("ping", "--address", server.address)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert daemon.address in ended.stdout
+    assert server.address in ended.stdout
 
 
 def test_ping_waits_no_longer_than_it_was_told(dead_address: str) -> None:

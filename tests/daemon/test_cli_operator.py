@@ -16,6 +16,7 @@ from replayd_client import Client
 from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.harness import DaemonProcess, Peer, run_replayd
 
+TABLES = {"replay": ""}
 QUEUE = ("--table", "q,preset=queue,max_size=2")
 PER = ("--table", "per,sampler=prioritized,priority_exponent=0.5,max_size=100")
 
@@ -207,7 +208,7 @@ def test_why_tells_who_will_wait_next(start_daemon: StartDaemon) -> None:
 
 
 def test_a_setting_given_twice_is_a_usage_error() -> None:
-    assert run_replayd("set", "t", "max_size=1", "max_size=2").returncode == os.EX_USAGE
+    assert CliRunner().invoke(main, ["set", "t", "max_size=1", "max_size=2"]).exit_code == os.EX_USAGE
 
 
 def test_refusals_are_told_and_change_nothing(start_daemon: StartDaemon) -> None:
@@ -252,8 +253,8 @@ EACH = [["why", "t"], ["peek", "t"], ["set", "t", "max_size=3"], ["pause", "t"],
 
 
 @pytest.mark.parametrize("command", EACH, ids=lambda command: command[0])
-def test_a_table_that_is_not_there_is_told(daemon: DaemonProcess, command: list[str]) -> None:
-    ended = asked(daemon, *command)
+def test_a_table_that_is_not_there_is_told(server: DaemonProcess, command: list[str]) -> None:
+    ended = asked(server, *command)
     assert ended.returncode == os.EX_USAGE
     assert "there is no table 't'; there are: replay" in ended.stderr
     assert ended.stdout == ""

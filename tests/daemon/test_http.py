@@ -30,6 +30,7 @@ from tests.daemon.embedded import until
 from tests.daemon.harness import ROOT, DaemonProcess, environment, run_replayd
 from tests.unit.writer import StreamWriter, fifo, service
 
+TABLES = {"replay": ""}
 BAND = (
     "replay,max_size=10,limiter=rate_limiter,samples_per_insert=2,min_size_to_sample=2,min_diff=0,max_diff=8",
     'tab"le \\ ünï,preset=queue,max_size=3',
@@ -161,27 +162,27 @@ def test_every_metric_is_there_from_the_start_and_labels_are_bounded(daemon: Dae
     assert {name for name, _ in labels} == {"table", "side", "reason", "version", "python", "libzmq"}
 
 
-def test_counters_end_in_total_and_units_are_base_units(daemon: DaemonProcess) -> None:
-    until(lambda: bool(_bulletin(daemon)))
-    for family in text_string_to_metric_families(get(daemon.http_address, "/metrics")[1]):
+def test_counters_end_in_total_and_units_are_base_units(server: DaemonProcess) -> None:
+    until(lambda: bool(_bulletin(server)))
+    for family in text_string_to_metric_families(get(server.http_address, "/metrics")[1]):
         assert family.documentation, family.name
         assert not re.search(r"_(ms|milliseconds|us|kib|mib|mb|percent)(_|$)", family.name)
         if family.type == "counter":
             assert all(sample.name.endswith("_total") for sample in family.samples), family.name
 
 
-def test_a_scraper_may_name_the_format_it_likes(daemon: DaemonProcess) -> None:
-    until(lambda: bool(_bulletin(daemon)))
+def test_a_scraper_may_name_the_format_it_likes(server: DaemonProcess) -> None:
+    until(lambda: bool(_bulletin(server)))
     openmetrics = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
-    assert samples_of(get(daemon.http_address, "/metrics", Accept=openmetrics)[1])
+    assert samples_of(get(server.http_address, "/metrics", Accept=openmetrics)[1])
 
 
 # --- probes -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_daemon_that_runs_is_healthy_and_ready(daemon: DaemonProcess) -> None:
-    until(lambda: get(daemon.http_address, "/readyz")[0] == 200)
-    assert get(daemon.http_address, "/healthz")[0] == 200
+def test_a_daemon_that_runs_is_healthy_and_ready(server: DaemonProcess) -> None:
+    until(lambda: get(server.http_address, "/readyz")[0] == 200)
+    assert get(server.http_address, "/healthz")[0] == 200
 
 
 @pytest.fixture
@@ -443,10 +444,10 @@ def test_a_daemon_ends_while_somebody_keeps_a_connection(daemon: DaemonProcess) 
 # --- where, and whether -----------------------------------------------------------------------------------------------
 
 
-def test_it_listens_on_loopback_and_says_where(daemon: DaemonProcess) -> None:
-    assert daemon.http_address is not None
-    assert daemon.http_address.startswith("http://127.0.0.1:")
-    assert f"status    {daemon.http_address}/" in daemon.output()
+def test_it_listens_on_loopback_and_says_where(server: DaemonProcess) -> None:
+    assert server.http_address is not None
+    assert server.http_address.startswith("http://127.0.0.1:")
+    assert f"status    {server.http_address}/" in server.output()
 
 
 def test_it_can_be_turned_off(start_daemon: StartDaemon, tmp_path: Path, connect: ConnectPeer) -> None:
