@@ -59,14 +59,14 @@ def costs(settings: Settings) -> Iterator[Figure]:
         singles = Work("inserted item, single-item messages", "insert", insert, "drive_plain")
         updates = Work(f"updated key, {BATCH} a call", "mutate", {"table": TABLE, "keys": BATCH})
         steps = Work("inserted item, TrajectoryWriter", "write_steps", insert)
-        works = [batches, samples, smaller, singles, updates]
-        if settings.quick:
-            works = [batches, samples, singles]
-        yield from _of_daemon(settings, payload, works, profile_s)
-        if payload == settings.payloads[0]:
+        # What is small calls costs the same with any payload that is small beside them.
+        in_calls = [smaller, singles, updates] if payload == settings.payloads[0] and not settings.quick else []
+        yield from _of_daemon(settings, payload, [batches, samples, *in_calls], profile_s)
+        if in_calls:
             with _full_daemon(settings, payload) as ours:
-                for work in [batches, samples, *([] if settings.quick else [updates, steps])]:
+                for work in (batches, samples, updates, steps):
                     yield _of_client(work.what, work.at(ours), payload, profile_s)
+        if payload == settings.payloads[0]:
             yield _of_learner(payload, profile_s)
 
 

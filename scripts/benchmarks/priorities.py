@@ -75,7 +75,7 @@ def priorities(settings: Settings) -> Iterator[Figure]:
                 if served is ours or beside.peers_too
             ]
             yield from contest(settings, "priorities", disturbed, unit="keys/s")
-        calls = 200 if settings.quick else 2000
+        calls = 200 if settings.quick else 1000
         sides = [served.side("sample(1)", "probe", table=TABLE, calls=calls) for served in both]
         yield from told(settings, "latency", sides, *PERCENTILES)
         for beside in BESIDE:
