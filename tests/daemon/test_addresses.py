@@ -189,6 +189,17 @@ def test_a_directory_that_somebody_keeps_locked_is_told_of(tmp_path: Path, monke
         os.close(directory)
 
 
+def test_a_daemon_that_ends_takes_nobody_elses_path_with_it(tmp_path: Path) -> None:
+    # A libzmq that deleted the path at the end, when its socket is closed already, could delete that of a daemon which
+    # has begun meanwhile; `_alone_beside` would have to be held then.
+    path = tmp_path / "a.sock"
+    with in_process(f"ipc://{path}"):
+        path.rename(tmp_path / "mine")
+        with socket.socket(socket.AF_UNIX) as successor:
+            successor.bind(str(path))
+    assert path.is_socket()
+
+
 @contextmanager
 def in_process(listen: str) -> Iterator[Daemon]:
     """A daemon of this process, bound and then ended."""
