@@ -124,9 +124,11 @@ class Connection:
                 return replies
             wait_s = min(deadline, self._attempt_ends()) - now
             if self._socket is None:
-                wait_s = min(wait_s, max(self._reopen_at - now, 0.0))
-            # A wait of at most a minute keeps libzmq's milliseconds in range whatever the deadline.
-            self._poller.poll(int(min(wait_s, 60.0) * 1000) + 1)
+                # A poll of no socket returns at once: to wait so for a server that is away took a whole core.
+                time.sleep(min(wait_s, max(self._reopen_at - now, 0.0)))
+            else:
+                # A wait of at most a minute keeps libzmq's milliseconds in range whatever the deadline.
+                self._poller.poll(int(min(wait_s, 60.0) * 1000) + 1)
 
     def call(
         self,

@@ -24,3 +24,12 @@ def test_a_call_without_a_server_has_the_time_to_connect() -> None:
         client.info(timeout_ms=0)
     assert caught.value.detail["waited_s"] >= CONNECT_S
     assert "1 s" in (Client.__doc__ or "")
+
+
+def test_a_call_without_a_server_looks_rarely_whether_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    monkeypatch.setattr(Connection, "_receive", lambda self: looks.append(self) or [])
+    with Client("127.0.0.1:1") as client, pytest.raises(ConnectionLostError):
+        client.info(timeout_ms=0)
+    # Some for each attempt and for each event of its socket, where a wait that does not wait makes thousands.
+    assert len(looks) < 200
