@@ -30,12 +30,12 @@ class Pace:
         """Count a request. Raises LimitExceeded if the peer has asked for as many as it may."""
         limit = LIMIT_OF.get(op)
         if limit is not None:
-            self._count(peer, limit, now)
+            limit.check(self._count(peer, limit, now))
 
     def take_unreadable(self, peer: Peer, now: float) -> bool:
         """Count a message that cannot be read; True: from now on this peer is not heard, until the second is over."""
-        self._count(peer, UNREADABLE_PER_S, now)
-        if self._counts[peer, UNREADABLE_PER_S.name] < UNREADABLE_PER_S.value:
+        if self._count(peer, UNREADABLE_PER_S, now) != UNREADABLE_PER_S.value:
+            # Those of the same turn that were looked at already are not worth another word.
             return False
         self.unheard.add(peer)
         return True
@@ -46,11 +46,11 @@ class Pace:
         if peer in self.unheard:
             UNREADABLE_PER_S.check(UNREADABLE_PER_S.value + 1)
 
-    def _count(self, peer: Peer, limit: Limit, now: float) -> None:
+    def _count(self, peer: Peer, limit: Limit, now: float) -> int:
         self._begin(now)
         count = self._counts.get((peer, limit.name), 0) + 1
-        limit.check(count)
         self._counts[peer, limit.name] = count
+        return count
 
     def _begin(self, now: float) -> None:
         if now >= self._ends_at:

@@ -122,6 +122,13 @@ def test_a_peer_that_floods_with_garbage_is_not_read_until_the_second_is_over() 
     assert [type(reply).__name__ for _, reply in door.replies()] == ["Result"]
 
 
+def test_who_floods_is_told_of_once_a_second() -> None:
+    pace = Pace()
+    for second in (1.0, 2.5):
+        told = [pace.take_unreadable(FLOOD, second) for _ in range(2 * UNREADABLE_PER_S.value)]
+        assert [n for n, is_news in enumerate(told, 1) if is_news] == [UNREADABLE_PER_S.value]
+
+
 def test_garbage_that_is_pushed_is_counted_and_keeps_nobody_else_from_pushing() -> None:
     door = Door()
     for _ in range(UNREADABLE_PER_S.value + 5):
