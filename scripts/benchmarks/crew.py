@@ -51,6 +51,9 @@ class Worker:
         self._orders, self._answers = os.fdopen(orders, "w", buffering=1), os.fdopen(answers)
         try:
             self.pid = self._nursery.fork(job.role, job.settings, read, write, self._said.fileno())
+        except BaseException:
+            self._close()
+            raise
         finally:
             os.close(read)
             os.close(write)
@@ -72,6 +75,9 @@ class Worker:
 
     def end(self) -> None:
         self._nursery.end(self.pid)
+        self._close()
+
+    def _close(self) -> None:
         with contextlib.suppress(BrokenPipeError):
             self._orders.close()
         self._answers.close()

@@ -64,7 +64,7 @@ class Nursery:
     def end(self, pid: int) -> None:
         try:
             self._socket.send(json.dumps({"end": pid}).encode())
-        except BrokenPipeError:
+        except OSError:
             return  # It has ended, and with it the worker.
         self._answer()
 
@@ -74,7 +74,10 @@ class Nursery:
         self._said.close()
 
     def _answer(self) -> int:
-        answer = self._socket.recv(64)
+        try:
+            answer = self._socket.recv(64)
+        except ConnectionResetError:
+            answer = b""
         if not answer:
             raise self._failed()
         return int(answer)

@@ -88,6 +88,22 @@ def samples(settings: Settings) -> Iterator[Figure]:
                 yield from contest(settings, "sample", sides, payload=payload, clients=clients)
 
 
+def over_ipc(settings: Settings) -> Iterator[Figure]:
+    """Into and out of a full table over a socket in the file system; the figures of other workloads are TCP's."""
+    if settings.ipc:
+        return  # Then those above are no others.
+    for payload in settings.payloads:
+        full = settings.table_items(payload)
+        with replayd(replace(settings, ipc=True), [f"{TABLE},max_size={full}"]) as ours:
+            _fill(ours, TABLE, payload, full)
+            batch = call_items(payload)
+            sides = [
+                ours.side("insert_batch over ipc", "insert_batch", table=TABLE, payload=payload, batch=batch),
+                ours.side("dataset over ipc", "sample_dataset", table=TABLE, batch=BATCH),
+            ]
+            yield from contest(settings, "ipc", sides, payload=payload, clients=1)
+
+
 def _fill(served: Served, table: str, payload: int, full: int) -> float:
     """Let a client fill the table: items a second."""
     fill: dict[str, Any] = {"table": table, "payload": payload, "fill": full}

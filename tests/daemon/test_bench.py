@@ -21,6 +21,7 @@ RUN_S = 240.0
 QUANTITIES = {
     "insert": {"filling an empty table", "insert_batch", "BatchWriter of 64", "VectorWriter of 64", "TrajectoryWriter"},
     "sample": {"dataset", "sample_batch", "dataset, prioritized"},
+    "ipc": {"insert_batch over ipc", "dataset over ipc"},
     "queue": {"daemon", "server in the learner"},
     "transitions": {"TrajectoryWriter"},
     "sequences": {"written by 2", "read meanwhile"},

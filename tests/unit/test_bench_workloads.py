@@ -28,7 +28,7 @@ WORKLOADS = {
     "priorities": ("priorities",),
     "queues": ("queues",),
     "scaling": ("sizes", "crowds"),
-    "throughput": ("inserts", "samples"),
+    "throughput": ("inserts", "samples", "over_ipc"),
     "writers": ("transitions", "sequences"),
 }
 
