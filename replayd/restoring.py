@@ -32,6 +32,7 @@ from replayd.store import Store
 from replayd.store_blocks import BlockMap
 from replayd.store_format import Damaged, block_contents, unpack_block
 from replayd.store_formats import as_of_today
+from replayd.store_writer import drop_blocks
 from replayd.table import Table
 from replayd.wording import count
 
@@ -94,7 +95,8 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         configured = _as_saved(state, service)
     damage = _Damage()
     progress.phase = "chunks"
-    chunks = _chunks(store, state, blocks, damage, progress)
+    live = np.sort(state["chunks"]["uids"])
+    chunks = _chunks(store, state, live, blocks, damage, progress)
     try:
         losses = load_service(
             service,
@@ -135,6 +137,9 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
     service.streams.renew(now)
     try:
         store.sweep()
+        if not head.clean:
+            # Blocks of a checkpoint that was cut short: with one cut short after the other they would be many.
+            drop_blocks(store, blocks, blocks.survey(live).foreign)
     except StoreError as error:
         log.warning("the store keeps what it does not need, until the next start: %s; see to its disk", error)
     service.durability.restored_generation = head.generation
@@ -236,9 +241,10 @@ def _tell_replayed(store: Store, told: Replayed, away_s: float, rules: RestoreRu
     log.info("replayed %s of the journal, the last one of %.1f s ago", count(told.requests, "request"), away_s)
 
 
-def _chunks(store: Store, state: State, blocks: BlockMap, damage: _Damage, progress: Progress) -> Iterator[SavedChunks]:
-    """What is whole of what the index names, block by block."""
-    live = np.sort(state["chunks"]["uids"])
+def _chunks(
+    store: Store, state: State, live: Int64s, blocks: BlockMap, damage: _Damage, progress: Progress
+) -> Iterator[SavedChunks]:
+    """What is whole of what the index names, `live`, block by block."""
     bad: list[Int64s] = [live[:0]]
     for number, value in store.blocks():
         try:

@@ -27,6 +27,8 @@ class Survey:
 
     dead: list[int]
     """Blocks without a chunk in use."""
+    foreign: list[int]
+    """Those of them of which it is known that they have others: of one that cannot be read nothing is."""
     renew: Int64s
     """Chunks in use that should be written anew."""
 
@@ -56,7 +58,7 @@ class BlockMap:
     def survey(self, live: Int64s) -> Survey:
         """`live`: the chunks in use, rising."""
         if not self._blocks:
-            return Survey([], live[:0])
+            return Survey([], [], live[:0])
         numbers = sorted(self._blocks)
         uids = np.concatenate([self._blocks[number][0] for number in numbers])
         # A chunk's records and numbers take room too.
@@ -71,7 +73,8 @@ class BlockMap:
         if np.count_nonzero(small) == 1:
             small[:] = False
         renew = ~dead & (small | (used < SPARSE * total))
-        return Survey([numbers[n] for n in np.flatnonzero(dead).tolist()], uids[counts & renew[block_of]])
+        gone, foreign = ([numbers[n] for n in np.flatnonzero(which).tolist()] for which in (dead, dead & (total > 0)))
+        return Survey(gone, foreign, uids[counts & renew[block_of]])
 
 
 _OVERHEAD_BYTES = 64

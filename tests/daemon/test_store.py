@@ -146,54 +146,6 @@ def test_a_daemon_that_is_killed_again_and_again_doubles_nothing(
         assert found[-1] == next_number - 1
 
 
-def test_a_daemon_that_is_killed_while_it_writes_has_a_whole_checkpoint(
-    tmp_path: Path, client_of: Callable[[str], Client]
-) -> None:
-    moments = random.Random(2)
-    known = 0
-    for n in range(4):
-        directory = tmp_path / str(n)
-        directory.mkdir()
-        with DaemonProcess(directory, *TABLE, "--data-dir", str(tmp_path / "data")) as daemon:
-            client = client_of(daemon.address)
-            there = size(client, "t")
-            assert there >= known
-            client.insert_batch(rows(there, 3000), {"t": 1.0})
-            known = client.checkpoint().items
-            assert known == there + 3000
-            client.insert_batch(rows(known, 20_000), {"t": 1.0})
-            asking = threading.Thread(target=_try_checkpoint, args=(daemon.address,))
-            asking.start()
-            until(
-                lambda client=client: "running" in client.info()["store"] or client.info()["store"]["checkpoints"] > 1
-            )
-            threading.Event().wait(moments.random() / 10)
-            daemon.kill()
-            asking.join(DEADLINE_S)
-        # What is there is whole, and begins with what was known to be durable.
-        checked = tmp_path / f"checked-{n}"
-        shutil.copytree(tmp_path / "data", checked)
-        with replayd.Server([fifo("t", 1_000_000)], data_dir=checked) as server:
-            with Client(server.address) as looking:
-                count = size(looking, "t")
-                assert count in (known, known + 20_000)
-                first = looking.peek("t", oldest=1).items[0].data[0, 0]
-                last = looking.peek("t", newest=1).items[0].data[0, 0]
-                assert (first, last) == (0, count - 1)
-
-
-def _is_checkpointing(store: dict[str, Any]) -> bool:
-    return "running" in store or store["checkpoints"] > 1
-
-
-def _try_checkpoint(address: str) -> None:
-    with Client(address) as client:
-        try:
-            client.checkpoint(timeout_ms=5000)
-        except errors.ReplaydError:
-            return
-
-
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 

@@ -15,8 +15,10 @@ from replayd.items import KEY_SHARD_SHIFT
 from replayd.messages import Checkpoint, Failed, Result, Sample, Sampled, Update
 from replayd.restoring import KEYS_SKIPPED
 from replayd.store import Store
+from replayd.store_format import pack_block
 from replayd.table import Table
 from tests.unit.kept import SCHEMA, Kept
+from tests.unit.test_store_format import chunks_of
 from tests.unit.writer import StreamWriter, fifo, service
 
 
@@ -281,6 +283,23 @@ def test_chunks_that_a_checkpoint_left_behind_are_not_taken_for_later_ones(
         again.service.validate()
     with Kept(tmp_path) as third:
         assert third.contents() == before + numbered(10, 200)
+
+
+def test_blocks_of_checkpoints_that_were_cut_short_are_gone_with_the_next_start(tmp_path: Path) -> None:
+    with Kept(tmp_path) as kept:
+        kept.insert(numbered(100, size=1000))
+        kept.checkpoint()
+    for _ in range(3):
+        with Store(tmp_path) as store:
+            # What a crash leaves right behind the first transaction.
+            store.add_blocks([pack_block(chunks_of([b"new"] * 10, [1] * 10, first_uid=1000))])
+        with Kept(tmp_path) as again:
+            assert again.contents() == numbered(100, size=1000)
+            # Their names are not given again.
+            assert again.service.chunks._next_uid > 1000
+            assert len(again.keeper._writer._blocks) == 1  # type: ignore[union-attr]
+        with Store(tmp_path) as store:
+            assert [number for number, _ in store.blocks()] == [1]
 
 
 def test_without_a_store_a_checkpoint_is_refused() -> None:

@@ -29,11 +29,11 @@ from replayd.store_format import (
 )
 
 
-def chunks_of(payloads: list[bytes], widths: list[int], frames: int = 1) -> SavedChunks:
+def chunks_of(payloads: list[bytes], widths: list[int], frames: int = 1, first_uid: int = 7) -> SavedChunks:
     n = len(payloads)
     cuts = np.linspace(0, n, frames + 1).astype(int).tolist()
     return SavedChunks(
-        uids=np.arange(1, n + 1) * 7,
+        uids=first_uid + 7 * np.arange(n),
         streams=np.arange(n),
         numbers=np.arange(n) + (1 << 40),
         episodes=np.arange(n, dtype=np.int32),
