@@ -123,7 +123,9 @@ class TableContents:
     samples: int = 0
     """Since the last reset."""
     is_changed: bool = False
-    """Somebody changed its limiter since then, so that its cursor may be anywhere."""
+    """Its limiter was changed since then, so that its cursor may be anywhere."""
+    has_settings: bool = False
+    """Others than are configured."""
     has_max_bytes: bool = False
     # Of this turn: why items may have been evicted.
     smallest: int = 0
@@ -242,7 +244,7 @@ class Contents:
     def _set(self, event: Settings, table: TableContents) -> None:
         if not event.has_changed:
             return
-        table.is_changed = True
+        table.is_changed = table.has_settings = True
         table.max_size = event.after["max_size"]
         table.smallest = min(table.smallest, table.max_size)
         table.has_max_bytes = event.after["max_bytes"] is not None
@@ -253,11 +255,11 @@ class Contents:
             assert event.removed == size - len(table.items), f"{table.name}: {event.removed} items left at once"
 
     def _begin(self, event: NewLife) -> None:
-        assert event.first_key >= self.next_key, "keys were given that had been given before"
         self.next_key = event.first_key
         for name, (max_size, _) in self._configured.items():
             table = self.tables[name]
-            table.max_size, table.has_max_bytes = max_size, False
+            table.is_changed |= table.has_settings
+            table.max_size, table.has_max_bytes, table.has_settings = max_size, False, False
             table.smallest = min(table.smallest, max_size)
             self._make_room(table)
 

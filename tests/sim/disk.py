@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -57,6 +57,7 @@ class Disk:
         self._blocks: dict[int, bytes] = {}
         self._entries: dict[int, bytes] = {}
         self._next_block = 1
+        self._must_open_again = False
 
     def slow_down(self, job_s: float) -> None:
         """Let jobs take up to so long."""
@@ -65,6 +66,7 @@ class Disk:
     def mend(self) -> None:
         """All is well from now on."""
         self.is_full, self.errors, self.cut_in, self.job_s = False, 0.0, None, 0.02
+        self._must_open_again = False
 
     @property
     def clock(self) -> float | None:
@@ -144,12 +146,22 @@ class Disk:
                 if self._chance.random() < 0.5:
                     change()
                 raise PowerCut
-        if self.is_full or (self.errors and self._chance.random() < self.errors):
-            self.failures += 1
-            raise StoreError(
-                "simulated: no space left on the disk" if self.is_full else "simulated: input/output error"
-            )
+        if self.is_full:
+            self._fail("no space left on the disk")
+        if self._must_open_again:
+            self._must_open_again = False
+            self._fail("the store had to be opened again")
+        if self.errors and self._chance.random() < self.errors:
+            if self._chance.random() < 0.3:
+                # It is there, and nobody knows: as with LMDB when the last page of a commit cannot be synced.
+                change()
+                self._must_open_again = True
+            self._fail("input/output error")
         change()
+
+    def _fail(self, reason: str) -> NoReturn:
+        self.failures += 1
+        raise StoreError(f"simulated: {reason}")
 
 
 def _drop(values: dict[int, bytes], numbers: Sequence[int]) -> None:

@@ -184,13 +184,15 @@ class History:
             f"{self._promised} turns were promised, the last at {self._times[self._promised - 1]}, and the disk knows "
             f"{kept}, up to {clock}"
         )
+        first_key, given = service._keys.take(0), self.contents.next_key
+        assert first_key >= given, f"keys from {first_key} on are given anew, of those before {given}"
         self._forget(kept)
         self.contents = Contents(self._configured)
         for turn in self._turns:
             for event in turn.events:
                 self.contents.apply(event)
         anew = _Reading((), Counter())
-        self._happens(anew, NewLife(service._keys.take(0)))
+        self._happens(anew, NewLife(first_key))
         self._happens(anew, Sizes({table.name: (table.size, table.pending_items) for table in service.tables.values()}))
         self._log(now, anew.events)
         self._promised = kept

@@ -26,6 +26,7 @@ import replayd.journal_format
 import replayd.keeper
 import replayd.store_writer
 from replayd.errors import StoreError
+from replayd.items import first_key_at
 from replayd.journal import JournalOptions, Mode
 from replayd.keeper import Keeper, StoreOptions
 from replayd.messages import Peer
@@ -43,6 +44,8 @@ TURN_S = 0.0005
 """What a turn of the loop takes at most, as a rule."""
 SLOW_TURN_S = 1.0
 MESSAGES_A_TURN = 20
+BEGAN_NS = 1_800_000_000 * 10**9
+"""When the world began, in nanoseconds since 1970: keys are counted from the time of a server's start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ class Server:
             seed=world.random.getrandbits(32),
             lease_s=self.options.lease_s,
             started_at=world.now,
+            first_key=first_key_at(BEGAN_NS + int(world.now * 1e9)),
         )
         self._reception = Reception(self.service, zmq.Frame, lambda fault, now: None)
         self._keeper = _Keeper(self.disk, self._store, self.service, self._plan_turn)

@@ -12,7 +12,7 @@ from tests.sim.server import Options, Server
 from tests.sim.traffic import Traffic
 from tests.sim.world import World
 
-TROUBLE_S = 8.0
+TROUBLE_S = 7.0
 """How long things go wrong; afterwards nothing does."""
 LONGEST_WAIT_S = 6.0
 """After which no request of somebody who is gone waits any more: nobody asks for longer."""
