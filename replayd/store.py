@@ -300,9 +300,12 @@ class Store:
                 self._env.set_mapsize(2 * self._env.info()["map_size"])
             except StoreError as error:
                 if isinstance(error.__cause__, lmdb.PanicError):
-                    # The environment takes no more; what is on the disk is the last commit.
+                    # The environment takes no more. What is on the disk is the last commit, which may be the one that
+                    # seemed to have failed.
                     self._env.close()
-                    self._open()
+                    with _as_store_error(self.directory):
+                        self._open()
+                        self.head = self._read_head()
                 raise
 
     # --- opening ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import lmdb
 import numpy as np
 import pytest
 
@@ -26,10 +28,11 @@ def numbered(n: int, first: int = 0, size: int = 20) -> list[bytes]:
     return [f"payload {first + i}".encode().ljust(size) for i in range(n)]
 
 
-def delete_all(kept: Kept, table: str = "t") -> None:
+def delete_all(kept: Kept, table: str = "t", newest: int = 0) -> None:
+    """All items, or so many."""
     items = kept.service.tables[table].items
     nothing = np.zeros(0)
-    keys = items.key[items.in_order()]
+    keys = items.key[items.in_order()[-newest:]]
     assert isinstance(kept.ask(Update(1, table, nothing.astype(np.uint64), nothing, keys)), Result)
 
 
@@ -300,6 +303,45 @@ def test_blocks_of_checkpoints_that_were_cut_short_are_gone_with_the_next_start(
             assert len(again.keeper._writer._blocks) == 1  # type: ignore[union-attr]
         with Store(tmp_path) as store:
             assert [number for number, _ in store.blocks()] == [1]
+
+
+class Panicking:
+    """An LMDB environment after a commit of which it could not write the end: it must be opened again."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def begin(self, **how: Any) -> Any:
+        raise lmdb.PanicError("mdb_txn_begin: MDB_PANIC")
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def test_an_index_that_only_seems_not_to_be_written_is_what_the_next_one_goes_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Store._replace_head
+
+    def seem_to_fail(store: Store, *arguments: Any) -> None:
+        before = store.head
+        replace(store, *arguments)
+        store.head, store._env = before, Panicking(store._env)
+        raise StoreError("input/output error")
+
+    with Kept(tmp_path) as kept:
+        kept.insert(numbered(10))
+        kept.checkpoint()
+        kept.insert(numbered(10, 100))
+        with monkeypatch.context() as broken:
+            broken.setattr(Store, "_replace_head", seem_to_fail)
+            assert isinstance(kept.checkpoint(), Failed)
+        # Much is again as it was in the index before that one, of which the disk has nothing any more.
+        delete_all(kept, newest=10)
+        assert isinstance(kept.checkpoint(), Result)
+    with Kept(tmp_path) as again:
+        assert again.contents() == numbered(10)
+        again.service.validate()
 
 
 def test_without_a_store_a_checkpoint_is_refused() -> None:
