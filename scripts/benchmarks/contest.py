@@ -42,7 +42,8 @@ class Side:
     server_pid: int | None = None
     """Whose CPU time is told."""
     followers: Callable[[str], Sequence[Job]] | None = None
-    """Processes that work whenever the others let them, for the address that the first of the others tells."""
+    """Processes that work during its runs whenever the others let them, for the address that the first of those
+    tells."""
     table_items: int | None = None
     """Told with its figures."""
 
@@ -146,11 +147,14 @@ def _in_turn(settings: Settings, sides: Sequence[Side], run: Callable[[Side, Cre
     """What each side's runs gave. Every second round goes the other way round."""
     given: list[list[T]] = [[] for _ in sides]
     with ExitStack() as stack:
-        crews = [stack.enter_context(_at_work(side)) for side in sides]
-        order = list(zip(sides, crews, given, strict=True))
+        teams = [stack.enter_context(_team(side)) for side in sides]
+        for _, followers in teams:
+            followers.hold()
+        order = list(zip(sides, teams, given, strict=True))
         for turn in range(settings.rounds):
-            for side, crew, own in order if turn % 2 == 0 else reversed(order):
-                own.append(run(side, crew))
+            for side, (crew, followers), own in order if turn % 2 == 0 else reversed(order):
+                with followers.going_on():
+                    own.append(run(side, crew))
     return given
 
 
@@ -162,11 +166,12 @@ def _run(settings: Settings, side: Side, crew: Crew) -> Run:
 
 
 @contextmanager
-def _at_work(side: Side) -> Iterator[Crew]:
-    with Crew(side.jobs) as crew, ExitStack() as stack:
-        if side.followers is not None:
-            stack.enter_context(Crew(side.followers(crew.ready[0]["address"]))).let_run()
-        yield crew
+def _team(side: Side) -> Iterator[tuple[Crew, Crew]]:
+    """Who is told when to work, and their followers, who disturb nobody else's runs."""
+    with Crew(side.jobs) as crew:
+        with Crew([] if side.followers is None else side.followers(crew.ready[0]["address"])) as followers:
+            followers.let_run()
+            yield crew, followers
 
 
 def load() -> float:

@@ -9,9 +9,11 @@ import contextlib
 import json
 import os
 import select
+import signal
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -153,6 +155,19 @@ class Crew:
         """Let all work until the block ends."""
         for worker in self.workers:
             worker.order(free=True)
+
+    def hold(self) -> None:
+        """Let those that run stand still."""
+        for worker in self.workers:
+            os.kill(worker.pid, signal.SIGSTOP)
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Let those that are held go on for as long as the block lasts."""
+        for worker in self.workers:
+            os.kill(worker.pid, signal.SIGCONT)
+        yield
+        self.hold()
 
     def _end(self) -> None:
         for worker in self.workers:

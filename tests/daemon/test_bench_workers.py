@@ -6,14 +6,16 @@ import importlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
 
-from tests.daemon.harness import ROOT
+from tests.daemon.harness import ROOT, STOP_S
 
 PULL = {"ipc": True, "payload": 100, "keep": 3}
 
@@ -27,6 +29,11 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
         nursery.close()
     for name in [name for name in sys.modules if name.partition(".")[0] == "benchmarks"]:
         del sys.modules[name]
+
+
+def state(pid: int) -> str:
+    """Of a process, as the kernel tells it in a letter."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def is_running(pid: int) -> bool:
@@ -47,6 +54,12 @@ def test_workers_of_a_driver_are_forked_from_one_process_and_end_with_their_crew
             done = pulls.run(seconds=0.01, settle_s=0.0)
             assert done["pull"].items > 0
             assert done["pull"].functions_s == {}
+            pushes.hold()
+            with pushes.going_on():
+                assert pulls.run(seconds=0.01, settle_s=0.0)["pull"].items > 0
+            deadline = time.monotonic() + STOP_S
+            while {state(worker.pid) for worker in pushes.workers} != {"T"}:
+                assert time.monotonic() < deadline, "who is held stands still"
             assert len(set(pids)) == 4
             assert all(map(is_running, pids))
     assert not any(map(is_running, pids))

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -85,6 +85,8 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
 
     monkeypatch.setattr(FakeWorker, "jobs", [])
     monkeypatch.setattr(modules["crew"], "Worker", FakeWorker)
+    monkeypatch.setattr(modules["crew"].Crew, "hold", lambda self: None)
+    monkeypatch.setattr(modules["crew"].Crew, "going_on", lambda self: nullcontext())
     monkeypatch.setattr(modules["systems"], "daemon", daemon)
     monkeypatch.setattr(modules["scaling"], "available_bytes", lambda: 1 << 40)
     yield SimpleNamespace(**modules)
