@@ -52,7 +52,11 @@ def _grown(settings: Settings, ours: Served, kind: str, powers: Sequence[int], b
     what = f"{kind}, sample({SAMPLED}){beside}"
     sides = []
     for n in powers:
-        probe = {"table": f"{kind} {n}", "calls": QUICK_CALLS if settings.quick else CALLS, "batch": SAMPLED}
+        probe: dict[str, Any] = {
+            "table": f"{kind} {n}",
+            "calls": QUICK_CALLS if settings.quick else CALLS,
+            "batch": SAMPLED,
+        }
         sides.append(replace(ours.side(what, "probe", **probe), table_items=n))
     if beside:
         writer = paced(ours, *(f"{kind} {n}" for n in powers), payload=SMALL_PAYLOAD)

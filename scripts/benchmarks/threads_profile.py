@@ -9,7 +9,6 @@ from __future__ import annotations
 import cProfile
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ class ThreadsProfile:
 
     def __init__(self) -> None:
         self._profiles: list[cProfile.Profile] = []
-        self._before: Counter[str] = Counter()
+        self._before: dict[str, float] = {}
         threading.setprofile(self._new_thread)
 
     def begin(self) -> None:
@@ -32,9 +31,9 @@ class ThreadsProfile:
     def end(self) -> dict[str, float]:
         """Seconds of CPU by function since the beginning, callees not included."""
         self._here.disable()
-        used_s = self._so_far()
-        used_s.subtract(self._before)
+        so_far = self._so_far()
         self._profiles.remove(self._here)
+        used_s = {function: spent - self._before.get(function, 0.0) for function, spent in so_far.items()}
         return {function: spent for function, spent in used_s.items() if spent > 0}
 
     def _new_thread(self, *_: Any) -> None:
@@ -43,11 +42,12 @@ class ThreadsProfile:
         self._profiles.append(profile)
         profile.enable()
 
-    def _so_far(self) -> Counter[str]:
-        used_s: Counter[str] = Counter()
+    def _so_far(self) -> dict[str, float]:
+        used_s: dict[str, float] = {}
         for profile in list(self._profiles):
             for entry in profile.getstats():
-                used_s[_name(entry.code)] += entry.inlinetime
+                name = _name(entry.code)
+                used_s[name] = used_s.get(name, 0.0) + entry.inlinetime
         return used_s
 
 
