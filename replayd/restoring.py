@@ -109,7 +109,7 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         )
     except SignatureMismatch as mismatch:
         raise StoreMismatch(_signatures(mismatch, state, service)) from None
-    # Others than ours are of a checkpoint that was cut short: a later chunk of the same name would be taken for its own.
+    # Others than ours are of a checkpoint that was cut short: a later chunk of that name would be taken for one of them.
     service.chunks.skip_names(blocks.newest())
     _tell_damage(store, damage, losses, rules)
     service.durability.lost = Lost(sum(losses.items.values()), losses.chunks)
