@@ -35,8 +35,9 @@ def atari(settings: Settings) -> Iterator[Figure]:
             ours = stack.enter_context(replayd(settings, [f"{TABLE},max_size={2 * items}"]))
             theirs = stack.enter_context(reverb(settings, {"name": TABLE, "max_size": 2 * items}))
             for served in filter(None, (ours, theirs)):
-                # What a server grows by at its first work, whatever that is, has no part in what an item costs.
-                served.once("write_frames", table=TABLE, steps=STEPS, fill=items // 10, **frames)
+                # What a server grows by at its first work, whatever that is, has no part in what an item costs; what it
+                # takes in advance for a tenth of them would hide it.
+                served.once("write_frames", table=TABLE, steps=STEPS, fill=1, **frames)
                 before = rss_bytes(served.pid)
                 written = served.once("write_frames", table=TABLE, steps=STEPS, fill=items, **frames)
                 if served is ours:
