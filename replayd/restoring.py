@@ -20,6 +20,7 @@ from replayd.blobs import parse_schema, parse_template
 from replayd.durability import Lost
 from replayd.errors import BadRequest, SignatureMismatch, StoreError, StoreMismatch, StoreUnreadable
 from replayd.handover import SavedChunks
+from replayd.items import KEYS_A_SECOND_SHIFT
 from replayd.loading import Progress
 from replayd.messages import Int64s
 from replayd.parked_samples import forget_peers
@@ -41,6 +42,9 @@ log = logging.getLogger("replayd")
 KEYS_SKIPPED = 1 << 32
 """After an end without a checkpoint, so that no key is drawn that an item had which is lost. A counter of 52 bits has
 room for a million such ends."""
+
+KEYS_A_SECOND = 1 << KEYS_A_SECOND_SHIFT
+"""And so many since then, which a server may have drawn that began there too, and left nothing on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         )
     except SignatureMismatch as mismatch:
         raise StoreMismatch(_signatures(mismatch, state, service)) from None
-    # Others than ours are of a checkpoint that was cut short: a later chunk of that name would be taken for one of them.
+    # Others than ours are of a checkpoint that was cut short: a later chunk of that name would be taken for one.
     service.chunks.skip_names(blocks.newest())
     _tell_damage(store, damage, losses, rules)
     service.durability.lost = Lost(sum(losses.items.values()), losses.chunks)
@@ -126,7 +130,7 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         service.durability.lost.requests = told.behind + told.refused
         requests = f" and {count(told.requests, 'request')} of the journal"
     if not head.clean:
-        service._keys.take(KEYS_SKIPPED)
+        service._keys.take(KEYS_SKIPPED + int(away_s * KEYS_A_SECOND))
     # A copy of a store that was brought back knows nothing of what was drawn after it was made.
     service._keys.skip_to(first_key)
     progress.phase = "checking"
