@@ -166,7 +166,7 @@ class Disk:
 
 def _drop(values: dict[int, bytes], numbers: Sequence[int]) -> None:
     for number in numbers:
-        del values[number]
+        values.pop(number, None)
 
 
 class Writer(StoreWriter):

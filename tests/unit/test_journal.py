@@ -156,6 +156,8 @@ def test_a_service_that_crashed_goes_on_as_if_nothing_had_been(
 ) -> None:
     # So few that samples often wait until their peer has read.
     monkeypatch.setattr("replayd.quotas.UNREAD_REPLIES", replace(UNREAD_REPLIES, value=3))
+    # Keys do not depend on how long it was away.
+    monkeypatch.setattr("replayd.restoring.KEYS_A_SECOND", 0)
     rules, traffic = random.Random(seed), WireTraffic(seed, time.monotonic())
     with ExitStack() as running:
         live = running.enter_context(Journaled(tmp_path, tables_of(seed)))
