@@ -61,7 +61,8 @@ def run(seed: int, sampler: Selector, items: int, requests: list[int]) -> list[i
         if len(drawn) == sum(requests):
             break
         handle(writer.insert([b"x"], [(i, 1)]), "insert")
-    s.validate()
+    if seed % 10 == 0:  # It takes a quarter of a run.
+        s.validate()
     assert len(drawn) == sum(requests)
     return drawn
 
