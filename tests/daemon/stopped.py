@@ -168,6 +168,7 @@ def observe(client: Client, address: str, pid: int, is_enough: Callable[[float, 
     with ExitStack() as ends:
         others = Others(address, ends)
         client.sample_batch("t", STEPS)  # What the daemon allocates once is there then.
+        others.answers()  # They have begun.
         resident = resident_bytes(pid)
         before, _ = _phase(others, is_enough, lambda: 0)
         learners = [ends.enter_context(stopped(address)) for _ in range(2)]
