@@ -15,6 +15,7 @@ import replayd.restoring
 from replayd.checkpoints import Checkpoints
 from replayd.chunks import ChunkStore
 from replayd.errors import PeerError
+from replayd.items import Keys
 from replayd.journal import Journal
 from replayd.messages import Failed, Result
 from replayd.rate_limiters import RateLimiter
@@ -172,6 +173,13 @@ def restore_all_but_one(patch: Patch) -> None:
     instead(patch, replayd.restoring, "load_service", load)
 
 
+def give_keys_again(patch: Patch) -> None:
+    """After a crash they go on where the last checkpoint was."""
+    patch.setattr(replayd.restoring, "KEYS_SKIPPED", 0)
+    patch.setattr(replayd.restoring, "KEYS_A_SECOND", 0)
+    patch.setattr(Keys, "skip_to", lambda keys, key: None)
+
+
 def answer_checkpoints_early(patch: Patch) -> None:
     """When they begin."""
 
@@ -204,6 +212,7 @@ BROKEN = [
     (write_less_than_is_said, "interval", "turns were promised"),
     (never_hand_over, "interval", "may be"),
     (be_younger_than_true, "interval", "turns were promised"),
+    (give_keys_again, "off", "are given anew"),
     (answer_checkpoints_early, "off", "turns were promised"),
     (keep_an_old_index, "off", "turns were promised"),
     (restore_all_but_one, "off", "ledger"),
