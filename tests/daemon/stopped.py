@@ -169,19 +169,19 @@ def observe(client: Client, address: str, pid: int, is_enough: Callable[[float, 
         others = Others(address, ends)
         client.sample_batch("t", STEPS)  # What the daemon allocates once is there then.
         others.answers()  # They have begun.
-        resident = resident_bytes(pid)
-        before, _ = _phase(others, is_enough, lambda: 0)
-        learners = [ends.enter_context(stopped(address)) for _ in range(2)]
-        info_when(client, lambda info: info["peers"]["unread_bytes"] >= 2 * UNREAD_BYTES.value)
-        learners[0].hold()
-        others.answers()  # Those of between.
-        grown = 0
+        resident, grown = resident_bytes(pid), 0
 
         def unread() -> int:
             nonlocal grown
             grown = max(grown, resident_bytes(pid) - resident)
             return int(client.info()["peers"]["unread_bytes"])
 
+        # In both phases, for to look costs the others time, too.
+        before, _ = _phase(others, is_enough, unread)
+        learners = [ends.enter_context(stopped(address)) for _ in range(2)]
+        info_when(client, lambda info: info["peers"]["unread_bytes"] >= 2 * UNREAD_BYTES.value)
+        learners[0].hold()
+        others.answers()  # Those of between.
         during, most = _phase(others, is_enough, unread)
         replies = [learner.go_on() for learner in learners]
     return Findings(before, during, most, grown, replies)
