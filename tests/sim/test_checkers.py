@@ -181,7 +181,13 @@ def give_keys_again(patch: Patch) -> None:
 
 
 def answer_checkpoints_early(patch: Patch) -> None:
-    """When they begin."""
+    """When they begin, and the disk is slow."""
+
+    def make(before: Any, disk: Disk, chance: Any) -> None:
+        before(disk, chance)
+        disk.slow_down(2.0)
+
+    instead(patch, Disk, "__init__", make)
 
     def freeze(before: Any, checkpoints: Checkpoints, running: Any, *arguments: Any) -> None:
         before(checkpoints, running, *arguments)
