@@ -118,7 +118,9 @@ def leak_chunks(patch: Patch) -> None:
 
 
 def let_all_inserts_pass(patch: Patch) -> None:
+    """And no sample, so that it matters soon."""
     patch.setattr(RateLimiter, "insertable", lambda limiter, n: n)
+    patch.setattr(RateLimiter, "sampleable", lambda limiter, n: 0)
 
 
 def let_all_samples_pass(patch: Patch) -> None:
