@@ -47,7 +47,8 @@ class Dataset(Generic[T]):
         kind: type[Prefetcher[T]] = LargeBatchPrefetcher if plan.batch_size > ITEMS_OF_REQUEST else Prefetcher
         self._prefetcher = kind(plan, connect, decode)
         # The thread knows the prefetcher only, so that this is collected while it runs.
-        weakref.finalize(self, self._prefetcher.stop).atexit = False
+        self._finalizer = weakref.finalize(self, self._prefetcher.stop)
+        self._finalizer.atexit = False
 
     @property
     def ended_by(self) -> DatasetEnd | None:
@@ -57,13 +58,21 @@ class Dataset(Generic[T]):
     def close(self) -> None:
         """End the thread, drop what nobody took, and end iteration wherever it waits. May be called again."""
         self._prefetcher.stop()
+        self._finalizer.detach()
         self._prefetcher.join()
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        return self._prefetcher.take()
+        try:
+            return self._prefetcher.take()
+        except Exception:
+            # The prefetcher keeps an error that ended it, and that the frames it was raised through, which know this
+            # dataset. While something waits for its end to stop the prefetcher, it would never come.
+            if self._prefetcher.end is not None:
+                self._finalizer.detach()
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -534,3 +535,21 @@ def test_a_dataset_does_not_pickle_and_says_what_does(serve: Any, client_of: Any
     with pickle.loads(pickle.dumps(client)) as copy, copy.dataset("t", 2) as dataset:  # noqa: S301
         assert len(next(dataset)) == 2
     assert "Dataset of table 't', ended by closed" in repr(dataset)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_dataset_that_ended_with_an_error_is_not_kept(daemon: DaemonProcess, is_closed: bool) -> None:
+    def use(client: Client) -> weakref.ref[Any]:
+        dataset = client.dataset("no such table", 2)
+        try:
+            next(dataset)
+        except errors.UnknownTableError:
+            if is_closed:
+                dataset.close()
+            return weakref.ref(dataset)
+        raise AssertionError("there is no such table")
+
+    with Client(daemon.address) as client:
+        gone = use(client)
+        # Its thread may still be on its way out.
+        until(lambda: gc.collect() >= 0 and gone() is None)
