@@ -24,4 +24,5 @@ def core(settings: Settings) -> Iterator[Figure]:
     sizes = [10**power for power in (POWERS[:2] if settings.quick else POWERS)]
     with Crew([Job("drive_selectors", "draw", {"kinds": kinds, "sizes": sizes, "counts": COUNTS})]) as crew:
         for kind, size, count, took_us in crew.turn()[0]["draws"]:
-            yield measured("draw", f"{kind}, n = {count}", "µs", *took_us, items=size)
+            per_item = (each / count for each in took_us)
+            yield measured("core", f"draw of {kind}, n = {count}", "µs/item", *per_item, items=size)

@@ -89,8 +89,8 @@ GOALS: tuple[Goal, ...] = (
     Goal("priorities", "mutate_priorities of 256", 1, peer="dm-reverb mutate_priorities of 256"),
     Goal("memory", "beyond 16 B payload", 400, at_most=True),
     Goal("memory", "RSS of the full table at the end", 1.05, at_most=True),
-    Goal("core", "prioritized Sample through the Service, n = 256", 1, at_most=True, items=1_000_000),
-    Goal("core", "prioritized Sample through the Service, n = 1", 40, at_most=True, items=1_000_000),
+    Goal("core", "draw of prioritized, n = 256", 1, at_most=True, items=1_000_000),
+    Goal("core", "draw of prioritized, n = 1", 40, at_most=True, items=1_000_000),
     *(
         Goal("scaling", f"{kind}, sample(256){beside}: 10^6 over 10^4 items", 1.3, at_most=True)
         for kind in ("uniform", "prioritized", "fifo", "lifo", "min_heap", "max_heap")
