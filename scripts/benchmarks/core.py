@@ -23,6 +23,7 @@ def core(settings: Settings) -> Iterator[Figure]:
     kinds = KINDS[:2] if settings.quick else KINDS
     sizes = [10**power for power in (POWERS[:2] if settings.quick else POWERS)]
     with Crew([Job("drive_selectors", "draw", {"kinds": kinds, "sizes": sizes, "counts": COUNTS})]) as crew:
-        for kind, size, count, took_us in crew.turn()[0]["draws"]:
+        for kind, size, count, is_changed, took_us in crew.turn()[0]["draws"]:
+            changed = ", of changed priorities" if is_changed else ""
             per_item = (each / count for each in took_us)
-            yield measured("core", f"draw of {kind}, n = {count}", "µs/item", *per_item, items=size)
+            yield measured("core", f"draw of {kind}{changed}, n = {count}", "µs/item", *per_item, items=size)

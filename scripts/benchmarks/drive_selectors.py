@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -26,37 +27,43 @@ KINDS: dict[str, Callable[[], Any]] = {
 def draw(kinds: list[str], sizes: list[int], counts: list[int]) -> Turns:
     """One turn, which tells for each kind, size and count the µs of CPU of a draw of so many, a few times.
 
-    What was drawn has new priorities before the next draw, which pays for what the selector put off then.
+    Twice of those that weigh: also where what was drawn has new priorities before the next draw, which has to sum them
+    then.
     """
     yield {}
     yield {
         "draws": [
-            (kind, size, count, took_us)
+            (kind, *measured)
             for kind in kinds
-            for size, count, took_us in _measured(KINDS[kind](), sizes, counts)
+            for measured in _measured(
+                KINDS[kind](), sizes, counts, (False, True) if kind == "prioritized" else (False,)
+            )
         ]
     }
 
 
-def _measured(selector: Any, sizes: list[int], counts: list[int]) -> Iterator[tuple[int, int, list[float]]]:
+def _measured(
+    selector: Any, sizes: list[int], counts: list[int], changed: tuple[bool, ...]
+) -> Iterator[tuple[int, int, bool, list[float]]]:
     rng = np.random.default_rng(0)
     for size in sizes:
         for start in range(len(selector), size, ADD):
             slots = np.arange(start, min(start + ADD, size))
             selector.add(slots, rng.random(len(slots)) + 0.1)
-        for count in counts:
-            yield size, count, [_mean_us(selector, count, rng) for _ in range(RUNS)]
+        for count, is_changed in product(counts, changed):
+            yield size, count, is_changed, [_mean_us(selector, count, is_changed, rng) for _ in range(RUNS)]
 
 
-def _mean_us(selector: Any, count: int, rng: np.random.Generator) -> float:
+def _mean_us(selector: Any, count: int, is_changed: bool, rng: np.random.Generator) -> float:
     calls, spent_s = 0, 0.0
     while spent_s < MEAN_OF_S:
         started = time.thread_time()
         slots, _ = selector.draw(count, rng)
         spent_s += time.thread_time() - started
         calls += 1
-        slots = np.unique(slots)
-        selector.update(slots, rng.random(len(slots)) + 0.1)
+        if is_changed:
+            slots = np.unique(slots)
+            selector.update(slots, rng.random(len(slots)) + 0.1)
     return spent_s * 1e6 / calls
 
 

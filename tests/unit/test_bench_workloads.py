@@ -56,7 +56,7 @@ class FakeWorker:
         told = dict.fromkeys(("p50", "p99", "items/s", "slowest over mean", "compress_us", "n = 256", "n = 1"), 1.0)
         settings = self.job.settings
         sizes, counts = settings.get("sizes", ()), settings.get("counts", ())
-        draws = [(kind, size, n, [1.0]) for kind in settings.get("kinds", ()) for size in sizes for n in counts]
+        draws = [(kind, size, n, False, [1.0]) for kind in settings.get("kinds", ()) for size in sizes for n in counts]
         return {**told, "draws": draws}
 
     def end(self) -> None:
