@@ -260,19 +260,7 @@ class CloseStream:
 
 
 Request = (
-    Hello
-    | Insert
-    | Sample
-    | Withdraw
-    | Update
-    | Reset
-    | Info
-    | Why
-    | Peek
-    | Set
-    | KeepAlive
-    | CloseStream
-    | Checkpoint
+    Hello | Insert | Sample | Withdraw | Update | Reset | Info | Why | Peek | Set | KeepAlive | CloseStream | Checkpoint
 )
 
 OPS: dict[str, type[Request]] = {
