@@ -124,11 +124,13 @@ class Connection:
                 return replies
             wait_s = min(deadline, self._attempt_ends()) - now
             if self._socket is None:
-                # A poll of no socket returns at once: to wait so for a server that is away took a whole core.
-                time.sleep(min(wait_s, max(self._reopen_at - now, 0.0)))
-            else:
+                wait_s = min(wait_s, max(self._reopen_at - now, 0.0))
+            if self._poller.sockets:
                 # A wait of at most a minute keeps libzmq's milliseconds in range whatever the deadline.
                 self._poller.poll(int(min(wait_s, 60.0) * 1000) + 1)
+            else:
+                # A poll of nothing returns at once: to wait so for a server that is away took a whole core.
+                time.sleep(wait_s)
 
     def call(
         self,

@@ -306,6 +306,25 @@ def test_closing_releases_everybody_who_waits(serve: Any, client_of: Any, closed
     assert list(dataset) == []
 
 
+def test_closing_does_not_wait_for_a_server_that_is_away(
+    serve: Any, client_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even for the next attempt to connect to it, or to ask, or for the next word in the log."""
+    monkeypatch.setattr(connection, "REOPEN_S", (2 * DEADLINE_S,))
+    for pause in ("PUT_OFF_S", "WARN_AFTER_S"):
+        monkeypatch.setattr(connection, pause, 2 * DEADLINE_S)
+    server = serve(uniform("t"))
+    dataset = client_of(server).dataset("t", 4)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(list, dataset)
+        until(lambda: bool(dataset._prefetcher._connection) and dataset._prefetcher._connection.ready)
+        server.stop()
+        # Twice: at once where there was a session, and then after a pause.
+        until(lambda: dataset._prefetcher._connection._failures > 0)
+        pool.submit(dataset.close).result(DEADLINE_S)
+        assert waiting.result(DEADLINE_S) == []
+
+
 def test_a_dataset_nobody_holds_ends_its_thread(serve: Any, client_of: Any) -> None:
     client = filled(client_of(serve(uniform("t"))), "t", 5)
     dataset = client.dataset("t", 2)
