@@ -28,7 +28,11 @@ QUANTITIES = {
     "atari": {"pong, stored of raw", "pong, compression on the actor", "pong, written", "pong, read"},
     "priorities": {"mutate_priorities of 256", "sample(1), p50", "sample(1), beside a writer and checkpoints, p99"},
     "memory": {"beyond 16 B payload", "RSS of the full table at the end"},
-    "core": {"prioritized Sample through the Service, n = 256", "prioritized, n = 1"},
+    "core": {
+        "prioritized Sample through the Service, n = 256",
+        "draw of prioritized, n = 1",
+        "draw of prioritized, of changed priorities, n = 256",
+    },
     "scaling": {"prioritized, sample(256), p50", "uniform, sample(256) beside a writer, p99"},
     "crowd": {"insert by 8, items/s", "sample by 8, slowest over mean"},
     "cost": {"daemon, inserted item", "daemon, sampled item", "client, queue with the server in the learner"},
