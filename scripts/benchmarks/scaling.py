@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from benchmarks.contest import Told, measured, told
+from benchmarks.crew import Job
 from benchmarks.daemon import available_bytes
 from benchmarks.figures import Figure, count, ratios
 from benchmarks.settings import KINDS, Settings
@@ -18,10 +19,13 @@ from benchmarks.systems import Served, paced, replayd
 SAMPLERS = {"prioritized": "prioritized,priority_exponent=0.6"}
 """As `serve --table` has them, where a name alone does not do."""
 TABLE, PAYLOAD, BATCH, SMALL_PAYLOAD, SAMPLED = "bench", 400, 64, 16, 256
-SMALL_ITEMS, QUICK_ITEMS = 10_000, 1_000
+ITEMS = (1_000, 10_000, 100_000, 1_000_000)
+"""In tables, as far as the largest that is asked for."""
+COMPARED_ITEMS = (10_000, 1_000_000)
+"""What is wanted is said of these."""
 CALLS, QUICK_CALLS = 300, 50
 TOGETHER_ITEMS = 1_000_000
-"""A larger table has a daemon of its own, with the small one alone beside it."""
+"""With a larger table each selector has a daemon of its own, one after the other."""
 ITEM_BYTES = 600
 """Of memory that an item of a few bytes takes at most, to see beforehand whether a table has room."""
 CLIENTS, QUICK_CLIENTS = (8, 64, 200), (8,)
@@ -30,25 +34,28 @@ CROWD_S, QUICK_CROWD_S = 3.0, 0.3
 
 
 def sizes(settings: Settings) -> Iterator[Figure]:
-    """Samples of 256 from tables of each selector, small and large, at rest and with a writer beside them."""
+    """Samples of 256 from tables of each selector and size; how they grow, also with a writer beside them."""
     large = settings.scaled_items
+    powers = [*(n for n in ITEMS if n < large), large]
+    compared = sorted({*([n for n in COMPARED_ITEMS if n < large] or powers[:1]), large})
     kinds = KINDS[:2] if settings.quick else KINDS
     for together in [kinds] if large <= TOGETHER_ITEMS else [[kind] for kind in kinds]:
-        if large * ITEM_BYTES * len(together) > available_bytes():
+        if sum(powers) * ITEM_BYTES * len(together) > available_bytes():
             raise click.ClickException(f"{len(together)} tables of {large} items have no room in this machine's memory")
-        powers = (QUICK_ITEMS if settings.quick else SMALL_ITEMS, large)
         tables = [f"{kind} {n},max_size={n},sampler={SAMPLERS.get(kind, kind)}" for kind in together for n in powers]
         with replayd(settings, tables) as ours:
             for n in powers:
                 everywhere = [f"{kind} {n}" for kind in together]
                 ours.once("insert_everywhere", tables=everywhere, payload=SMALL_PAYLOAD, count=n)
             for kind in together:
-                yield from _grown(settings, ours, kind, powers, beside="")
-                yield from _grown(settings, ours, kind, powers, beside=" beside a writer")
+                yield from _grown(settings, ours, kind, powers, compared)
+                yield from _grown(settings, ours, kind, compared, compared, beside=" beside a writer")
 
 
-def _grown(settings: Settings, ours: Served, kind: str, powers: Sequence[int], beside: str) -> Iterator[Figure]:
-    """Of one selector: percentiles by size, and how the largest compares with the smallest in the same round."""
+def _grown(
+    settings: Settings, ours: Served, kind: str, powers: Sequence[int], compared: Sequence[int], beside: str = ""
+) -> Iterator[Figure]:
+    """Of one selector: percentiles by size, and how the larger of some compare with the smallest in the same round."""
     what = f"{kind}, sample({SAMPLED}){beside}"
     sides = []
     for n in powers:
@@ -57,16 +64,21 @@ def _grown(settings: Settings, ours: Served, kind: str, powers: Sequence[int], b
             "calls": QUICK_CALLS if settings.quick else CALLS,
             "batch": SAMPLED,
         }
-        sides.append(replace(ours.side(what, "probe", **probe), table_items=n))
-    if beside:
-        writer = paced(ours, *(f"{kind} {n}" for n in powers), payload=SMALL_PAYLOAD)
-        sides[0] = replace(sides[0], followers=lambda _: [writer])
+        side = replace(ours.side(what, "probe", **probe), table_items=n)
+        # A follower works during the runs of its own side alone, so that each size needs one.
+        sides.append(replace(side, followers=_writer(ours, f"{kind} {n}")) if beside else side)
     figures = told(settings, "scaling", sides, Told("p50", "ms"), Told("p99", "ms"))
     yield from figures
-    compared = f"{count(powers[-1])} over {count(powers[0])} items"
-    for percentile, of in (("", 0), (", p99", 1)):
-        growth = ratios(figures[-2 + of].runs, figures[of].runs)
-        yield measured("scaling", f"{what}{percentile}: {compared}", "×", *growth)
+    runs = {(figure.table_items, figure.quantity): figure.runs for figure in figures}
+    smallest = compared[0]
+    for n in compared[1:]:
+        for percentile, suffix in (("p50", ""), ("p99", ", p99")):
+            growth = ratios(*(runs[size, f"{what}, {percentile}"] for size in (n, smallest)))
+            yield measured("scaling", f"{what}{suffix}: {count(n)} over {count(smallest)} items", "×", *growth)
+
+
+def _writer(ours: Served, table: str) -> Callable[[str], Sequence[Job]]:
+    return lambda _: [paced(ours, table, payload=SMALL_PAYLOAD)]
 
 
 def crowds(settings: Settings) -> Iterator[Figure]:

@@ -188,3 +188,29 @@ def test_a_version_is_asked_of_the_environment_it_is_in(benchmarks: SimpleNamesp
     )
     with pytest.raises(subprocess.CalledProcessError):
         benchmarks.report._version_there(Path(sys.executable), "no-such-distribution")
+
+
+@pytest.mark.parametrize(
+    ("items", "alone", "grown"),
+    [
+        (500, [500], []),
+        (10_000, [1_000, 10_000], ["10^4 over 10^3"]),
+        (1_000_000, [1_000, 10_000, 100_000, 1_000_000], ["10^6 over 10^4"]),
+        (10_000_000, [1_000, 10_000, 100_000, 1_000_000, 10_000_000], ["10^6 over 10^4", "10^7 over 10^4"]),
+    ],
+)
+def test_samples_are_timed_by_powers_of_ten_and_compared_where_something_is_wanted(
+    benchmarks: SimpleNamespace, tmp_path: Path, items: int, alone: list[int], grown: list[str]
+) -> None:
+    its = settings(benchmarks, tmp_path, peers=False, scaled_items=items)
+    figures = list(benchmarks.scaling.sizes(its))
+    for kind in benchmarks.settings.KINDS:
+        for beside in ("", " beside a writer"):
+            what = f"{kind}, sample(256){beside}"
+            compared = [figure.quantity for figure in figures if figure.quantity.startswith(f"{what}: ")]
+            assert compared == [f"{what}: {sizes} items" for sizes in grown]
+        assert [figure.table_items for figure in figures if figure.quantity == f"{kind}, sample(256), p50"] == alone
+    writers = [job for job in FakeWorker.jobs if job.role == "write_paced"]
+    assert len(writers) == len(benchmarks.settings.KINDS) * len(
+        {figure.table_items for figure in figures if figure.quantity == "fifo, sample(256) beside a writer, p50"}
+    ), "each size has its own, as a follower works during the runs of its own side alone"
