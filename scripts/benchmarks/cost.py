@@ -64,10 +64,12 @@ def costs(settings: Settings) -> Iterator[Figure]:
         yield from _of_daemon(settings, payload, [batches, samples, *in_calls], profile_s)
         if in_calls:
             with _full_daemon(settings, payload) as ours:
-                for work in (batches, samples, updates, steps):
+                for work in (batches, updates, steps):
                     yield _of_client(work.what, work.at(ours), payload, profile_s)
-        if payload == settings.payloads[0]:
-            yield _of_learner(payload, profile_s)
+        if not settings.quick:
+            with _full_daemon(settings, payload) as ours:
+                yield _of_client(samples.what, samples.at(ours), payload, profile_s)
+        yield _of_learner(payload, profile_s)
 
 
 def _of_daemon(settings: Settings, payload: int, works: list[Work], profile_s: float) -> Iterator[Figure]:
