@@ -7,7 +7,7 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -109,15 +109,18 @@ def _row(goal: Goal, figure: Figure | None) -> str:
 
 def _without_a_goal(goals: Sequence[Goal], figures: Sequence[Figure]) -> Iterator[str]:
     """What has no goal, and what peers did; by payload or size of the table where a figure has several."""
-    with_a_goal = {id(goal.figure(figures)) for goal in goals}
-    rest = [figure for figure in figures if id(figure) not in with_a_goal]
+    with_a_goal = {(id(goal.figure(figures)), goal.peer) for goal in goals}
+    rest = [figure for figure in figures if id(figure) not in {figure for figure, _ in with_a_goal}]
     if rest:
         yield ""
-        yield "Figures without a goal, and the peers' own; ± half of what lies between the least and the largest run."
-    payloads = [figure for figure in rest if figure.payload_bytes is not None]
-    sizes = [figure for figure in rest if figure.table_items is not None and figure.payload_bytes is None]
-    yield from _by(payloads, lambda figure: figure.payload_bytes or 0, size)
-    yield from _by(sizes, lambda figure: figure.table_items or 0, lambda items: f"{count(items)} items")
+        yield (
+            "Figures without a goal, and the peers' own; ± half of what lies between the least and the largest run. "
+            "Rows with × are times that of a peer: median (least to largest)."
+        )
+    payloads = [figure for figure in figures if figure.payload_bytes is not None]
+    sizes = [figure for figure in figures if figure.table_items is not None and figure.payload_bytes is None]
+    yield from _by(payloads, with_a_goal, lambda figure: figure.payload_bytes or 0, size)
+    yield from _by(sizes, with_a_goal, lambda figure: figure.table_items or 0, lambda items: f"{count(items)} items")
     others = [figure for figure in rest if figure.payload_bytes is None and figure.table_items is None]
     if others:
         yield ""
@@ -128,15 +131,27 @@ def _without_a_goal(goals: Sequence[Goal], figures: Sequence[Figure]) -> Iterato
         yield _line(_name(figure), _clients(figure), f"{give_or_take(figure.runs)} {figure.unit}", peers)
 
 
-def _by(figures: Sequence[Figure], of: Callable[[Figure], int], title: Callable[[int], str]) -> Iterator[str]:
-    """A table with a column for each value of `of`, and a row for each system, quantity and number of clients."""
-    if not figures:
-        return
-    columns = sorted({of(figure) for figure in figures})
+def _by(
+    figures: Sequence[Figure],
+    with_a_goal: Set[tuple[int, str | None]],
+    of: Callable[[Figure], int],
+    title: Callable[[int], str],
+) -> Iterator[str]:
+    """A table with a column for each value of `of`, and a row for each system, quantity and number of clients, and for
+    each peer that this is compared with. What has a goal, figure or ratio, stands elsewhere."""
+    elsewhere = {figure for figure, _ in with_a_goal}
     rows: dict[tuple[str, str, str], dict[int, str]] = {}
     for figure in figures:
-        cells = rows.setdefault((_name(figure), _clients(figure), figure.unit), {})
-        cells[of(figure)] = give_or_take(figure.runs)
+        if id(figure) not in elsewhere:
+            cells = rows.setdefault((_name(figure), _clients(figure), figure.unit), {})
+            cells[of(figure)] = give_or_take(figure.runs)
+        for peer, runs in figure.ratios.items():
+            if (id(figure), peer) not in with_a_goal:
+                cells = rows.setdefault((_name(figure), _clients(figure), f"× {peer}"), {})
+                cells[of(figure)] = spread(runs)
+    if not rows:
+        return
+    columns = sorted({column for cells in rows.values() for column in cells})
     yield ""
     yield _line("workload", "clients", "", *map(title, columns))
     yield "|---|---:|---|" + "---:|" * len(columns)

@@ -78,8 +78,11 @@ def test_figures_stand_in_the_table_of_goals_or_in_one_of_the_rest(bench: Simple
     figure, goal = bench.figures.Figure, bench.goals.Goal
     figures = [
         figure("insert", "wanted", "replayd", "items/s", (1000.0, 1100.0, 1200.0), 400, 1, ratios={"peer": (2.0,)}),
-        figure("insert", "plain", "replayd", "items/s", (90.0, 100.0, 110.0), 400, 1),
-        figure("insert", "plain", "replayd", "items/s", (50.0,), 4_000, 1),
+        figure(
+            "insert", "both", "replayd", "items/s", (1.0,), 400, 1, ratios={"peer": (2.0,), "bare": (0.5, 0.7, 0.6)}
+        ),
+        figure("insert", "plain", "replayd", "items/s", (90.0, 100.0, 110.0), 400, 1, ratios={"peer": (8.0,)}),
+        figure("insert", "plain", "replayd", "items/s", (50.0,), 4_000, 1, ratios={"peer": (6.0, 7.0, 9.0)}),
         figure("insert", "plain", "peer", "items/s", (7.0,), 4_000, 1),
         figure("draw", "lifo", "replayd", "µs", (3.0,), table_items=1000),
         figure("latency", "alone", "replayd", "ms", (0.5,), ratios={"peer": (1.0, 2.0, 3.0)}),
@@ -87,10 +90,11 @@ def test_figures_stand_in_the_table_of_goals_or_in_one_of_the_rest(bench: Simple
     goals = [
         goal("insert", "wanted", 2000, 400, 1),
         goal("insert", "wanted", 1.5, 400, 1, "peer"),
+        goal("insert", "both", 1.5, 400, 1, "peer"),
         goal("insert", "wanted", 1.5, 400, 1, "another"),
         goal("scaling", "forgotten", 1.3, at_most=True, items=1_000_000),
     ]
-    assert bench.report.not_measured(goals, figures) == goals[2:]
+    assert bench.report.not_measured(goals, figures) == goals[3:]
     lines = bench.report.markdown(ABOUT, goals, figures).splitlines()
     assert (
         "`scripts/bench` at commit abc, 2026-01-02 03:04, in 10 minutes; 2 cores; numpy 2; TCP on loopback" in lines[0]
@@ -102,7 +106,9 @@ def test_figures_stand_in_the_table_of_goals_or_in_one_of_the_rest(bench: Simple
         "| insert: wanted | 400 B | 1 | not measured | × another | ≥ 1.5 × | not measured |",
         "| scaling: forgotten, 10^6 items |  |  | not measured |  | ≤ 1.3 | not measured |",
         "| workload | clients |  | 400 B | 4 kB |",
+        "| insert: both | 1 | × bare | 0.60 (0.50 to 0.70) |  |",
         "| insert: plain | 1 | items/s | 100 ±10 % | 50 |",
+        "| insert: plain | 1 | × peer | 8.00 | 7.00 (6.00 to 9.00) |",
         "| insert: peer plain | 1 | items/s |  | 7 |",
         "| workload | clients |  | 10^3 items |",
         "| draw: lifo |  | µs | 3 |",
@@ -110,6 +116,7 @@ def test_figures_stand_in_the_table_of_goals_or_in_one_of_the_rest(bench: Simple
     ):
         assert lines.count(line) == 1, line
     assert sum(line.startswith("| insert: wanted") for line in lines) == 3, "and not among the rest"
+    assert sum(line.startswith("| insert: both") for line in lines) == 2, "the rest has the ratio that no goal is about"
 
 
 def test_goals_are_wanted_of_what_is_run(bench: SimpleNamespace) -> None:
