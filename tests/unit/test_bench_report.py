@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -175,6 +176,37 @@ def test_a_whole_run_that_measured_too_little_says_so_and_ends_badly(
     ended = run({"memory": forgetful}, *options)
     assert ended.exit_code == exit_code
     assert "not measured: memory: RSS of the full table at the end" in ended.stderr
+
+
+@pytest.mark.parametrize("options", [("--only", "cost", "--peers"), ("--quick", "--peers"), ()])
+def test_a_table_of_a_part_is_not_measured_for_the_readme(
+    bench: SimpleNamespace, run: Any, options: tuple[str, ...]
+) -> None:
+    def never(_: Any) -> Iterator[Any]:
+        raise AssertionError("it is said at once")
+
+    bench.script.report.write_into = never
+    ended = run({"cost": never}, "--table", *options)
+    assert ended.exit_code == os.EX_USAGE
+    assert "--table is for whole runs" in ended.stderr
+
+
+@pytest.mark.parametrize(("workload", "said"), [("cost", "failed: cost"), ("memory", "not all that is wanted")])
+def test_a_run_that_ends_badly_leaves_the_readmes_table(
+    bench: SimpleNamespace, run: Any, workload: str, said: str
+) -> None:
+    def ending(_: Any) -> Iterator[Any]:
+        """Measure a figure, and fail unless another is wanted."""
+        yield bench.figures.Figure(workload, "it", "replayd", "µs", (1.0,))
+        if workload == "cost":
+            raise click.ClickException("a worker ended too early")
+
+    written: list[str] = []
+    bench.script.report.write_into = lambda readme, table: written.append(table)
+    ended = run({workload: ending}, "--peers", "--table")
+    assert (ended.exit_code, written) == (1, [])
+    assert said in ended.stderr
+    assert "the README's table is the one before" in ended.stderr
 
 
 def test_the_command_that_the_readme_documents_is_the_one_that_its_table_is_of(
