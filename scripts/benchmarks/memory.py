@@ -39,10 +39,10 @@ def _measured(served: Served, items: int, role: str, **more: int) -> Iterator[Fi
     for _ in range(1 + FURTHER):
         served.once(role, table=TABLE, payload=PAYLOAD, fill=items, **more)
         rss.append(rss_bytes(served.pid))
-    beyond = (rss[0] - empty) / (items - FIRST_ITEMS) - PAYLOAD
-    yield measured(
-        "memory", f"beyond {PAYLOAD} B payload", "B/item", beyond, system=served.system, **{"in a table of": items}
-    )
+    # Arrays that double grow after the first filling too, and whoever sizes a machine needs room for the largest.
+    beyond, at_first = ((of - empty) / (items - FIRST_ITEMS) - PAYLOAD for of in (max(rss), rss[0]))
+    notes: dict[str, Any] = {"in a table of": items, "after the first filling": at_first}
+    yield measured("memory", f"beyond {PAYLOAD} B payload", "B/item", beyond, system=served.system, **notes)
     growth = ", ".join(f"{100 * (later / rss[0] - 1):.1f}" for later in rss[1:])
-    notes: dict[str, Any] = {f"% after each {items} more": growth}
+    notes = {f"% after each {items} more": growth}
     yield measured("memory", "RSS of the full table at the end", "×", rss[-1] / rss[0], system=served.system, **notes)
