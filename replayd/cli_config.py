@@ -41,7 +41,7 @@ def check_config(file: str | None, as_json: bool) -> None:
     from replayd.config_faults import ConfigError
     from replayd.config_model import Config
     from replayd.doctor import unwritable
-    from replayd.forecast import forecast, memory_notes, memory_warnings, total_bytes
+    from replayd.forecast import forecast, memory_notes, memory_warnings, resident_bytes, total_bytes
     from replayd.process import limit_bytes
 
     config: Config | None
@@ -76,6 +76,7 @@ def check_config(file: str | None, as_json: bool) -> None:
                 "notes": notes,
                 "tables": [{**asdict(each), "nbytes": each.nbytes} for each in tables],
                 "predicted_bytes": total_bytes(config),
+                "predicted_resident_bytes": resident_bytes(config),
                 "limit_bytes": limit,
             }
         )
@@ -86,7 +87,8 @@ def check_config(file: str | None, as_json: bool) -> None:
     for table, each in zip(config.table, tables, strict=True):
         click.echo(f"  {table.name}: {each}")
     if limit:
-        click.echo(f"  together {size_text(total_bytes(config))}; this process may have {size_text(limit)}")
+        held, resident = size_text(total_bytes(config)), size_text(resident_bytes(config))
+        click.echo(f"  together {held}, the process at most {resident}; it may have {size_text(limit)}")
     for note in notes:
         click.echo(f"  {note}")
 

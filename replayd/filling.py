@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from replayd.limits import held_most
 from replayd.table import Table
 
 AFTER_INSERTS = 1000
@@ -20,7 +21,7 @@ class Forecasts:
     def __init__(self) -> None:
         self._told: set[str] = set()
 
-    def due(self, tables: Iterable[Table], memory_bytes: int) -> list[tuple[str, str, bool]]:
+    def due(self, tables: Iterable[Table], memory_bytes: int, *, has_store: bool) -> list[tuple[str, str, bool]]:
         """Name, words and whether they are a warning, of each table that has taken in AFTER_INSERTS items by now.
 
         `memory_bytes`: the most that the process may have, 0 if that is not known.
@@ -28,7 +29,9 @@ class Forecasts:
         all = list(tables)
         new = [t for t in all if t.name not in self._told and t.size and t.limiter.inserts >= AFTER_INSERTS]
         self._told |= {table.name for table in new}
-        return [(table.name, *_forecast(table, all, memory_bytes)) for table in new]
+        # What the process takes beyond what tables hold must fit as well.
+        fits = held_most(memory_bytes, has_store=has_store) if memory_bytes else None
+        return [(table.name, *_forecast(table, all, memory_bytes, fits)) for table in new]
 
 
 def full_bytes(table: Table) -> int:
@@ -36,7 +39,7 @@ def full_bytes(table: Table) -> int:
     return table.capacity.nbytes * table.max_size // table.size if table.size else 0
 
 
-def _forecast(table: Table, tables: Iterable[Table], memory_bytes: int) -> tuple[str, bool]:
+def _forecast(table: Table, tables: Iterable[Table], memory_bytes: int, fits: int | None) -> tuple[str, bool]:
     full, capacity = full_bytes(table), table.capacity
     mean = capacity.nbytes / table.size
     text = (
@@ -53,10 +56,10 @@ def _forecast(table: Table, tables: Iterable[Table], memory_bytes: int) -> tuple
     if server is not None and all > server:
         return f"{text}, all tables about {all}: more than the server's max_bytes {server} ({_then(table)})", True
     most = all if server is None else min(all, server)
-    if memory_bytes and most > memory_bytes:
+    if fits is not None and most > fits:
         return (
-            f"{text}, all tables about {most}: more than the {memory_bytes} bytes of memory that there are, so it will "
-            "be killed; set max_bytes (`replayd set`, --max-bytes) below that, or lower max_size",
+            f"{text}, all tables about {most}: more than the {fits} for which there is room in {memory_bytes} bytes of "
+            "memory, so it may be killed; set max_bytes (`replayd set`, --max-bytes) to that, or lower max_size",
             True,
         )
     return text, False

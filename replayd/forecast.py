@@ -1,7 +1,8 @@
 """How much memory tables will take when they are full, as far as their configuration tells.
 
 A signature tells what an item holds before it is compressed, if items share no steps; without one, and for columns of
-any length, there is no telling. Owns the estimate and its warnings; measures nothing.
+any length, there is no telling. The process takes more than its tables hold: `limits.resident_most` says how much. Owns
+the estimate and its warnings; measures nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replayd.config_model import Config, TableConfig
-from replayd.limits import ITEM_BYTES
+from replayd.limits import ITEM_BYTES, RESIDENT_SHARE, held_most, resident_most
 from replayd.wording import size_text
 
 
@@ -47,9 +48,17 @@ def forecast(config: Config) -> list[Forecast]:
 
 
 def total_bytes(config: Config) -> int:
-    """All tables when they are full."""
-    total = sum(each.nbytes for each in forecast(config))
-    return total if config.server.max_bytes is None else min(total, config.server.max_bytes)
+    """All tables when they are full: as much as the server may hold, if one may come to any size."""
+    tables, most = forecast(config), config.server.max_bytes
+    total = sum(each.nbytes for each in tables)
+    if most is None:
+        return total
+    return min(total, most) if all(each.is_known or each.max_bytes is not None for each in tables) else most
+
+
+def resident_bytes(config: Config) -> int:
+    """The process at most, when all tables are full; requests and replies on their way come beside it."""
+    return resident_most(total_bytes(config), has_store=config.store is not None)
 
 
 def memory_warnings(config: Config, limit_bytes: int) -> list[str]:
@@ -70,11 +79,15 @@ def memory_warnings(config: Config, limit_bytes: int) -> list[str]:
             f"all tables together may come to {size_text(tables)}, and server.max_bytes is {size_text(whole)}: lower "
             "max_size or max_bytes of tables, or each table's when_full says what happens when that is met"
         )
-    predicted = total_bytes(config)
-    if limit_bytes and predicted > limit_bytes:
+    held, resident, has_store = total_bytes(config), resident_bytes(config), config.store is not None
+    if limit_bytes and resident > limit_bytes:
+        most = held_most(limit_bytes, has_store=has_store)
+        constant = size_text(resident_most(0, has_store=has_store))
+        fits = f"{size_text(most)} of tables would fit" if most else "that is too little for any table"
         found.append(
-            f"tables may come to {size_text(predicted)} when they are full, and this process may have "
-            f"{size_text(limit_bytes)}: lower max_size or max_bytes, or allow it more (MemoryMax of the service)"
+            f"tables may come to {size_text(held)} when they are full, the process then to {size_text(resident)} "
+            f"({RESIDENT_SHARE:g} times that and {constant}), and it may have {size_text(limit_bytes)}; {fits}: "
+            "lower max_size or max_bytes, or allow it more (MemoryMax of the service)"
         )
     return found
 

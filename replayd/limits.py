@@ -117,6 +117,23 @@ ITEM_BYTES = 271
 index of keys. Measured: growth of resident memory by a million items of one chunk of 16 B each, less their payload.
 """
 
+RESIDENT_SHARE, RESIDENT_BYTES, RESIDENT_STORE_BYTES = 1.25, 124 * MIB, 96 * MIB
+"""What the process takes at most, in RAM: this share of the bytes that count against `max_bytes`, for fragments of the
+heap and arrays that have room to grow; an interpreter with numpy and libzmq (60 MiB) and free memory that the heap
+keeps (64 MiB); with a store what waits for the disk. Held to by scripts/soak; what is on its way comes beside it.
+"""
+
+
+def resident_most(held_bytes: int, *, has_store: bool) -> int:
+    """Resident memory at most, bytes, of a process whose tables hold `held_bytes`, requests and replies aside."""
+    return int(RESIDENT_SHARE * held_bytes) + RESIDENT_BYTES + RESIDENT_STORE_BYTES * has_store
+
+
+def held_most(resident_bytes: int, *, has_store: bool) -> int:
+    """What tables may hold so that resident memory stays below this; 0 if not even a process without items does."""
+    return max(0, int((resident_bytes - resident_most(0, has_store=has_store)) / RESIDENT_SHARE))
+
+
 SMALL_PAYLOAD_BYTES = 16 * KIB
 """Payloads under it are copied out on arrival: a small kept zmq Frame pins libzmq's 8 KiB receive buffer (57 times the
 memory).

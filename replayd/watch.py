@@ -89,7 +89,8 @@ class Watch:
             self._vitals.open_files = open_files()
             # An operator can raise it while the process runs (prlimit).
             self._vitals.most_open_files = most_open_files()
-            for name, text, is_bad in self._forecasts.due(self._service.tables.values(), self._vitals.limit_bytes):
+            tables, has_store = self._service.tables.values(), self._service.durability.path is not None
+            for name, text, is_bad in self._forecasts.due(tables, self._vitals.limit_bytes, has_store=has_store):
                 level = logging.WARNING if is_bad else logging.INFO
                 fields = {"event": "forecast", "table": name}
                 self._lines.say(text, kind=f"forecast {name}", now=now, level=level, fields=fields)

@@ -34,6 +34,7 @@ FAULTY = '[server]\nlease = 60\n\n[[table]]\nname = "a"\nmax_sise = 3\n'
 SIGNED = (
     '[[table]]\nname = "a"\nmax_size = 1000\nsignature = [{ path = ["x"], dtype = "float32", shape = [10, 100] }]\n'
 )
+STORED = '[store]\npath = "DIR/store"\n'
 
 
 def test_a_file_without_faults_is_said_to_have_none(tmp_path: Path) -> None:
@@ -65,8 +66,9 @@ def test_what_will_not_fit_is_warned_of_beside_faults(
     fault, *warned = ended.stderr.splitlines()
     assert (ended.exit_code, path in fault) == (os.EX_CONFIG, True)
     assert warned == [
-        "replayd: warning: tables may come to 4.073 MiB when they are full, and this process may have 1 MiB: lower "
-        "max_size or max_bytes, or allow it more (MemoryMax of the service)"
+        "replayd: warning: tables may come to 4.073 MiB when they are full, the process then to 129.1 MiB (1.25 times "
+        "that and 124 MiB), and it may have 1 MiB; that is too little for any table: lower max_size or max_bytes, or "
+        "allow it more (MemoryMax of the service)"
     ]
     found = json.loads(run("check-config", path, "--json").stdout)
     assert (found["ok"], len(found["faults"])) == (False, 1)
@@ -83,6 +85,7 @@ def test_faults_and_forecasts_can_be_read_by_programs(tmp_path: Path) -> None:
     assert ended.exit_code == 0
     found = json.loads(ended.stdout)
     assert (found["ok"], found["warnings"], found["predicted_bytes"]) == (True, [], 4271 * 1000)
+    assert found["predicted_resident_bytes"] == 4271 * 1250 + (124 << 20)
 
 
 def test_the_file_and_settings_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,14 +107,17 @@ def test_a_file_that_is_not_there_is_a_misuse() -> None:
         (SIGNED + 'max_bytes = "1MiB"\n', 1 << 40, "more than its max_bytes, 1 MiB"),
         ('[server]\nmax_bytes = "1MiB"\n' + SIGNED, 1 << 40, "server.max_bytes is 1 MiB"),
         ('[store]\npath = "/proc/nope"\n' + SIGNED, 1 << 40, "store.path: /proc/nope cannot be made"),
-        ('[[table]]\nname = "a"\nmax_bytes = "2GiB"\n', 1 << 30, "this process may have 1 GiB"),
+        ('[[table]]\nname = "a"\nmax_bytes = "2GiB"\n', 1 << 30, "it may have 1 GiB; 720 MiB of tables would fit"),
+        ('[server]\nmax_bytes = "1GiB"\n', 1 << 30, "the process then to 1.371 GiB (1.25 times that and 124 MiB)"),
+        ('[server]\nmax_bytes = "721MiB"\n', 1 << 30, "720 MiB of tables would fit"),
+        (f'{STORED}[server]\nmax_bytes = "644MiB"\n', 1 << 30, "643.2 MiB of tables would fit"),
     ],
 )
 def test_what_will_not_fit_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, limit: int, said: str
 ) -> None:
     monkeypatch.setattr(process, "limit_bytes", lambda: limit)
-    ended = run("check-config", write(tmp_path, text))
+    ended = run("check-config", write(tmp_path, text.replace("DIR", str(tmp_path))))
     assert ended.exit_code == 0
     assert said in ended.stderr
     assert "warning" in ended.stderr
@@ -119,8 +125,13 @@ def test_what_will_not_fit_is_warned_of(
 
 def test_what_fits_is_not_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "limit_bytes", lambda: 1 << 30)
-    for text in (SIGNED, '[[table]]\nname = "a"\nmax_bytes = "512MiB"\n', '[server]\nmax_bytes = "1GiB"\n'):
-        assert run("check-config", write(tmp_path, text)).stderr == ""
+    for text in (
+        SIGNED,
+        '[[table]]\nname = "a"\nmax_bytes = "512MiB"\n',
+        '[server]\nmax_bytes = "720MiB"\n',
+        f'{STORED}[server]\nmax_bytes = "643MiB"\n',
+    ):
+        assert run("check-config", write(tmp_path, text.replace("DIR", str(tmp_path)))).stderr == ""
 
 
 def test_the_default_configuration_is_accepted(tmp_path: Path) -> None:
