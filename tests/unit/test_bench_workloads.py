@@ -214,3 +214,15 @@ def test_samples_are_timed_by_powers_of_ten_and_compared_where_something_is_want
     assert len(writers) == len(benchmarks.settings.KINDS) * len(
         {figure.table_items for figure in figures if figure.quantity == "fifo, sample(256) beside a writer, p50"}
     ), "each size has its own, as a follower works during the runs of its own side alone"
+
+
+def test_an_item_costs_what_the_full_table_takes_at_its_largest(
+    benchmarks: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = 1_000_000 - benchmarks.memory.FIRST_ITEMS
+    sizes = iter([5, 5 + 100 * taken, 5 + 120 * taken, 5 + 116 * taken, 5 + 110 * taken])
+    monkeypatch.setattr(benchmarks.memory, "rss_bytes", lambda _: next(sizes))
+    beyond, growth = benchmarks.memory.memory(settings(benchmarks, tmp_path, peers=False))
+    assert beyond.runs == (104.0,), "without the 16 bytes of payload"
+    assert beyond.notes["after the first filling"] == 84.0
+    assert growth.median == pytest.approx(1.1)
