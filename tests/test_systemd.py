@@ -6,19 +6,25 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tomllib
+import urllib.request
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from replayd.cli import main
 from replayd.config import read_config
 from replayd.config_model import SECTIONS, TableConfig
 from replayd.config_text import default_text
+from replayd_client import Client
+from tests.daemon import confined
+from tests.daemon.harness import DaemonProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 SYSTEMD = ROOT / "systemd"
@@ -73,6 +79,80 @@ def test_an_exposed_service_would_be_found(units: Path) -> None:
     (units / "bare.service").write_text(f"[Service]\nExecStart={sys.executable} -m replayd serve\n")
     verdict = analyze("security", "--offline=true", f"--threshold={MAX_EXPOSURE}", str(units / "bare.service"))
     assert verdict.returncode != 0
+
+
+# --- what a service may do --------------------------------------------------------------------------------------------
+
+needs_seccomp = pytest.mark.skipif(not confined.can_confine(), reason="libseccomp is not installed")
+
+
+def launcher(unit: str, *without: str) -> list[str]:
+    """What starts a command under the restrictions of a unit."""
+    return [sys.executable, confined.__file__, str(SYSTEMD / unit), *without, "--"]
+
+
+@needs_seccomp
+def test_a_service_does_all_its_work_under_its_restrictions(tmp_path: Path) -> None:
+    settings = tmp_path / "replayd.toml"
+    settings.write_text(
+        f"""
+        [server]
+        ingest = "ipc://{tmp_path}/ingest.sock"
+        [http]
+        listen = "127.0.0.1:0"
+        [store]
+        path = "{tmp_path}/store"
+        journal = "sync"
+        [access]
+        keys = "{tmp_path}/keys"
+        [[table]]
+        name = "replay"
+        """
+    )
+    key = tmp_path / "me.key"
+    words = ("keys", "generate", "me", "--role", "admin", "--out", str(key), "--dir", str(tmp_path / "keys"))
+    made = CliRunner().invoke(main, words)
+    assert made.exit_code == 0, made.output
+    under = launcher("replayd.service")
+    with DaemonProcess(tmp_path, "--config", str(settings), launcher=under) as daemon:
+        assert Path(f"/proc/{daemon.pid}/status").read_text().count("\nSeccomp:\t2\n") == 1, "it is restricted"
+        with Client(daemon.address, key_file=str(key)) as client:
+            client.insert({"x": [1.0]}, {"replay": 1.0})
+            assert client.info()["tables"][0]["size"] == 1
+            client.checkpoint()
+        assert daemon.http_address is not None
+        with urllib.request.urlopen(f"{daemon.http_address}/metrics", timeout=30) as answer:
+            assert b"replayd_table_items" in answer.read()
+        assert (tmp_path / "ingest.sock").is_socket()
+        said = daemon.stop()
+    assert "not permitted" not in said.stderr
+
+
+@needs_seccomp
+def test_a_service_that_may_not_ask_for_network_interfaces_does_not_start(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=f"the daemon ended with {-signal.SIGABRT}"):
+        DaemonProcess(tmp_path, launcher=launcher("replayd.service", "AF_NETLINK"))
+
+
+@needs_seccomp
+@pytest.mark.parametrize("unit", SERVICES)
+def test_restrictions_are_in_force(unit: str) -> None:
+    program = """
+import errno, mmap, os, socket
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "done"
+print(refused(socket.socket, socket.AF_PACKET, socket.SOCK_RAW),
+      refused(mmap.mmap, -1, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC),
+      refused(socket.socket, socket.AF_NETLINK, socket.SOCK_RAW))
+"""
+    said = subprocess.run(
+        [*launcher(unit), sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert said.stdout.split() == ["EAFNOSUPPORT", "EPERM", "done"], said.stderr
 
 
 def settings_of(unit: str) -> list[str]:

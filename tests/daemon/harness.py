@@ -64,17 +64,25 @@ class DaemonProcess:
     """`replayd serve` on free ports of loopback. Use as a context manager: leaving it ends the process.
 
     `directory` holds its endpoint file and its output; `arguments` are further arguments of `serve`. With
-    `file_decides` the address is that of the configuration file. It has `start_s` seconds to listen.
+    `file_decides` the address is that of the configuration file. It has `start_s` seconds to listen. `launcher` is a
+    command that starts the command that follows it.
     """
 
-    def __init__(self, directory: Path, *arguments: str, file_decides: bool = False, start_s: float = START_S) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *arguments: str,
+        file_decides: bool = False,
+        start_s: float = START_S,
+        launcher: Sequence[str] = (),
+    ) -> None:
         self.endpoint_file = directory / "endpoint.json"
         self._stdout = directory / "stdout.txt"
         self._stderr = directory / "stderr.txt"
         port = [] if file_decides else ["--port", "0"]
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [*REPLAYD, "serve", *port, "--endpoint-file", str(self.endpoint_file), *arguments],
+                [*launcher, *REPLAYD, "serve", *port, "--endpoint-file", str(self.endpoint_file), *arguments],
                 env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
