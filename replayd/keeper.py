@@ -154,10 +154,10 @@ class Keeper:
                 ) from error
             aside = put_aside(path)
             log.error(
-                "%s; it is put aside in %s, and the server begins empty: `replayd restore` brings back a copy",
-                *(error, aside),
+                "%s; %sthe server begins empty: `replayd restore` brings back a copy",
+                *(error, f"it is put aside in {aside}, and " if aside else ""),
             )
-            return Store(path, self._options.map_bytes)
+            return Store(path, self._options.map_bytes, begins_anew=True)
 
     def _begin_journal(self, checkpoints: Checkpoints) -> None:
         """Write the checkpoint that it goes on from. If the disk does not take it the server begins without."""

@@ -7,7 +7,6 @@ returns or, if it raises, has not happened. What the bytes mean: `store_format`;
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import struct
@@ -21,7 +20,7 @@ from typing import Any, Self
 import lmdb
 import numpy as np
 
-from replayd.errors import StoreError, StoreInUse, StoreUnreadable
+from replayd.errors import StoreError, StoreUnreadable
 from replayd.journal_format import ENTRIES_AT_MOST, count_of
 from replayd.state import State
 from replayd.store_files import (
@@ -29,12 +28,14 @@ from replayd.store_files import (
     MARK,
     check_structure,
     complete_mark,
-    is_store,
+    lock_mark,
     make_data,
     make_lock,
     not_made,
     reason,
+    remove_remains,
     sync_directory,
+    what_is_missing,
 )
 from replayd.store_format import (
     ArrayEntry,
@@ -77,8 +78,8 @@ class IndexWritten:
 class Store:
     """The store in a directory, open for reading and writing. A context manager."""
 
-    def __init__(self, directory: Path, map_bytes: int = MAP_BYTES) -> None:
-        """Opens it; makes an empty one where there is none.
+    def __init__(self, directory: Path, map_bytes: int = MAP_BYTES, *, begins_anew: bool = False) -> None:
+        """Opens it; makes an empty one where there is none, and with `begins_anew` also where one is missing.
 
         Raises StoreNotMade if the directory cannot be had, StoreInUse if another process has it, StoreUnreadable, and
         StoreError for what else is in the way.
@@ -89,19 +90,17 @@ class Store:
         self._map_bytes = map_bytes
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            mark = directory / MARK
-            if (directory / DATA).exists() and not mark.exists():
+            if (directory / DATA).exists() and not (directory / MARK).exists():
                 raise StoreUnreadable(f"{directory} has a {DATA} but no {MARK}: it is no store of replayd's")
-            self._mark = os.open(mark, os.O_RDWR | os.O_CREAT, 0o640)
+            self._mark = lock_mark(directory)
         except OSError as error:
             raise not_made(directory, error) from error
         try:
-            self._lock()
             with _as_store_error(directory):
                 if (directory / DATA).exists():
                     check_structure(directory)
-                elif is_store(directory):
-                    raise StoreUnreadable(f"{directory} has a {MARK} but no {DATA}: what was in this store is gone")
+                elif not begins_anew and (missing := what_is_missing(directory)):
+                    raise StoreUnreadable(missing)
                 else:
                     make_data(directory)
                 # The mark comes last: a directory that has it has had data.
@@ -109,6 +108,7 @@ class Store:
                 make_lock(directory)
                 self._open()
                 self.head = self._read_head()
+            remove_remains(directory)
         except BaseException:
             os.close(self._mark)
             raise
@@ -309,14 +309,6 @@ class Store:
                 raise
 
     # --- opening ------------------------------------------------------------------------------------------------------
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StoreInUse(
-                f"another process uses the store in {self.directory}: end it, or name another directory"
-            ) from None
 
     def _open(self) -> None:
         self._env = lmdb.open(str(self.directory), map_size=self._map_bytes, max_dbs=len(_DATABASES), mode=0o640)

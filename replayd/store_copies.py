@@ -7,7 +7,6 @@ is given here, is ever removed. Runs in whatever process asks, never in the daem
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import re
@@ -20,19 +19,24 @@ from pathlib import Path
 
 import lmdb
 
-from replayd.errors import StoreError, StoreInUse, StoreUnreadable
+from replayd.errors import StoreError, StoreUnreadable
+from replayd.store import Store
 from replayd.store_files import (
     DATA,
     LOCK,
     MARK,
     check_structure,
     is_store,
+    lock_mark,
     make_lock,
     mark_text,
     not_made,
+    part_of,
     put_aside,
     reason,
+    remove_remains,
     sync_directory,
+    take_back,
 )
 from replayd.store_format import Damaged, Head, unpack_head
 
@@ -58,8 +62,7 @@ def copy_store(source: Path, target: Path) -> Copied:
 
     The source may be in use. Raises StoreError and its kinds.
     """
-    if not is_store(source):
-        raise StoreUnreadable(f"{source} is no store of replayd's: it has no {MARK}")
+    _check_mark(source)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StoreError(f"{target} is there already")
     target = target.absolute()
@@ -67,17 +70,10 @@ def copy_store(source: Path, target: Path) -> Copied:
     try:
         part.mkdir(parents=True)
         head = _copy_into(source, part)
-        (part / MARK).write_bytes(mark_text())
-        for name in (DATA, MARK):
-            (part / name).chmod(0o640)
-        for name in (DATA, MARK):
-            with (part / name).open("rb") as file:
-                os.fsync(file.fileno())
-        sync_directory(part)
         part.rename(target)
         sync_directory(target.parent)
     except (OSError, lmdb.Error) as error:
-        raise StoreError(f"{target}: {error}") from error
+        raise StoreError(f"{target}: {reason(part.parent, error)}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return Copied(target, head.generation, head.saved_at, (target / DATA).stat().st_size)
@@ -107,35 +103,74 @@ def copy_into_rotation(source: Path, parent: Path, keep: int) -> tuple[Copied, l
 def bring_back(source: Path, directory: Path, *, replace: bool) -> tuple[Copied, Path | None]:
     """Make `directory` a store with what is in `source`.
 
-    With `replace` a store that is there is put aside in it first: where, None if there was none. Raises StoreInUse,
-    StoreUnreadable, and StoreError if there is one and it must not be replaced.
+    With `replace` a store that is there is put aside in it: where, None if there was none. That is done when the copy
+    is whole, and undone if it cannot take its place; a process that is killed leaves one of the two, or a directory
+    that a start refuses. Raises StoreInUse, StoreUnreadable, and StoreError if there is one that must not be replaced.
     """
-    aside = None
+    _check_mark(source)
     with _locked(directory):
-        if (directory / DATA).exists():
-            if not replace:
-                raise StoreError(f"{directory} has a store already; --replace puts that aside")
+        if (directory / DATA).exists() and not replace:
+            raise StoreError(f"{directory} has a store already; --replace puts that aside")
+        remove_remains(directory)
+        part = part_of(directory)
+        try:
+            part.mkdir()
+            head = _copy_into(source, part)
+            _check_index(source, part)
             aside = put_aside(directory)
-    part = directory / f".part-{os.getpid()}"
-    copied = copy_store(source, part)
+            _place(part, directory, aside)
+            size_bytes = (directory / DATA).stat().st_size
+        except (OSError, lmdb.Error) as error:
+            raise StoreError(f"{directory}: {reason(directory, error)}") from error
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return Copied(directory, head.generation, head.saved_at, size_bytes), aside
+
+
+def _place(part: Path, directory: Path, aside: Path | None) -> None:
+    """Have the copy be the store. If it cannot be, what was put aside is again; where that fails too the error says."""
     try:
         for name in (DATA, MARK):
             (part / name).rename(directory / name)
         sync_directory(directory)
-    except OSError as error:
-        raise StoreError(f"{directory}: {error}") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return Copied(directory, copied.generation, copied.saved_at, copied.size_bytes), aside
+    except BaseException as error:
+        try:
+            if aside is not None:
+                take_back(directory, aside)
+        except OSError:
+            raise StoreError(f"{directory}: {error}; the store that was there is in {aside}") from error
+        raise
 
 
-def _copy_into(source: Path, target: Path) -> Head:
+def _check_mark(source: Path) -> None:
+    if not is_store(source):
+        raise StoreUnreadable(f"{source} is no store of replayd's: it has no {MARK}")
+
+
+def _copy_into(source: Path, part: Path) -> Head:
+    """A store that is on the disk, in a directory that has nothing yet."""
     check_structure(source)
     with _reading(source) as env:
-        env.copy(str(target), compact=True)
-    with closing(lmdb.open(str(target), readonly=True, lock=False, max_dbs=8)) as env:
+        env.copy(str(part), compact=True)
+    with closing(lmdb.open(str(part), readonly=True, lock=False, max_dbs=8)) as env:
         # What the copy has, since the source may have gone on.
-        return _head(target, env)
+        head = _head(source, env)
+    (part / MARK).write_bytes(mark_text())
+    for name in (DATA, MARK):
+        (part / name).chmod(0o640)
+        with (part / name).open("rb") as file:
+            os.fsync(file.fileno())
+    sync_directory(part)
+    return head
+
+
+def _check_index(source: Path, part: Path) -> None:
+    """Read the index, in which a start would find damage when what was there is aside."""
+    try:
+        with Store(part) as copy:
+            copy.read_index()
+    except StoreUnreadable as error:
+        raise StoreUnreadable(f"{source}: {error.__cause__ or error}") from error
 
 
 @contextmanager
@@ -173,20 +208,12 @@ def _locked(directory: Path) -> Iterator[None]:
     """No daemon uses the directory while inside, or StoreInUse is raised."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        mark = directory / MARK
-        if not mark.exists():
-            yield
-            return
-        fd = os.open(mark, os.O_RDWR)
+        # Data without a mark is nobody's that would look at locks, and does not become a store by being locked.
+        fd = None if (directory / DATA).exists() and not (directory / MARK).exists() else lock_mark(directory)
     except OSError as error:
         raise not_made(directory, error) from error
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StoreInUse(
-                f"another process uses the store in {directory}: end it, or name another directory"
-            ) from None
         yield
     finally:
-        os.close(fd)
+        if fd is not None:
+            os.close(fd)

@@ -7,16 +7,21 @@ data that has its name was made to the end. Knows nothing of what is in them, an
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
+import logging
 import os
+import re
 import time
 from pathlib import Path
 
 import lmdb
 from lmdb.verify import VerifyError, verify
 
-from replayd.errors import StoreError, StoreNotMade, StoreUnreadable
+from replayd.errors import StoreError, StoreInUse, StoreNotMade, StoreUnreadable
 from replayd.store_format import FORMAT
+
+log = logging.getLogger("replayd")
 
 MARK = "replayd-store.json"
 """The file that says of a directory that it is a store, and so that replayd may replace or remove it."""
@@ -24,6 +29,11 @@ DATA = "data.mdb"
 LOCK = "lock.mdb"
 LOCK_BYTES = 8192
 """What LMDB makes of it with the number of readers that it allows by itself."""
+
+_PART = re.compile(r"\.part-\d+")
+"""Directories in a store's in which a copy is made that is brought back."""
+_ASIDE = re.compile(r"aside-\d{8}T\d{6}Z-\d+")
+"""And those with what was there before; they sort by time."""
 
 FULL_BYTES = 1 << 25
 """Free space with which a write that fails has failed for lack of it: twice what a transaction has, none needs more."""
@@ -46,6 +56,24 @@ def make_data(directory: Path) -> None:
         draft.rename(directory / DATA)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def lock_mark(directory: Path) -> int:
+    """Open the mark, which is made if need be, and lock it: until it is closed the directory is the caller's.
+
+    Raises OSError, and StoreInUse if another process has it.
+    """
+    fd = os.open(directory / MARK, os.O_RDWR | os.O_CREAT, 0o640)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A copy that is brought back has another mark, and this one may be that of before.
+        is_free = os.path.samestat(os.fstat(fd), os.stat(directory / MARK))
+    except OSError:
+        is_free = False
+    if not is_free:
+        os.close(fd)
+        raise StoreInUse(f"another process uses the store in {directory}: end it, or name another directory")
+    return fd
 
 
 def complete_mark(mark: int) -> None:
@@ -114,18 +142,81 @@ def check_structure(directory: Path) -> None:
         raise StoreUnreadable(f"{data}: {problems[0]}{more}")
 
 
-def put_aside(directory: Path) -> Path:
-    """Move what there is of a store into a new directory inside this one, and so out of use; that directory."""
+def what_is_missing(directory: Path) -> str | None:
+    """Why a directory without data is not to be taken for an empty one; None if it may be. Raises OSError."""
+    names = [path.name for path in directory.iterdir()]
+    asides = sorted(name for name in names if _ASIDE.fullmatch(name) and (directory / name / DATA).exists())
+    if is_store(directory):
+        story = f"{directory} has a {MARK} but no {DATA}: what was in this store is gone"
+    elif any(map(_PART.fullmatch, names)):
+        story = f"{directory} has no store, only what a `replayd restore` left that was cut short"
+    elif asides:
+        story = f"{directory} has no store, only one that was put aside"
+    else:
+        return None
+    return f"{story}; what was put aside last is in {directory / asides[-1]}" if asides else story
+
+
+# --- moving them ------------------------------------------------------------------------------------------------------
+
+
+def part_of(directory: Path) -> Path:
+    """Where this process makes a copy that is to be the directory's store; none is there yet."""
+    return directory / f".part-{os.getpid()}"
+
+
+def put_aside(directory: Path) -> Path | None:
+    """Move the data of a store into a new directory inside this one, which is a store then; None if there is none.
+
+    The mark stays here too, so that nobody takes this one for empty until it has other data. Raises StoreError, and
+    nothing has changed then.
+    """
+    if not (directory / DATA).exists():
+        return None
     aside = directory / f"aside-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
     try:
         aside.mkdir()
-        for name in (DATA, LOCK, MARK):
-            if (directory / name).exists():
-                (directory / name).rename(aside / name)
-        sync_directory(directory)
+        try:
+            if (directory / MARK).exists():
+                (aside / MARK).write_bytes((directory / MARK).read_bytes())
+                (aside / MARK).chmod(0o640)
+            for name in (LOCK, DATA):
+                if (directory / name).exists():
+                    (directory / name).rename(aside / name)
+            sync_directory(aside)
+            sync_directory(directory)
+        except BaseException:
+            take_back(directory, aside)
+            raise
     except OSError as error:
         raise StoreError(f"{directory}: {reason(directory, error)}") from error
     return aside
+
+
+def take_back(directory: Path, aside: Path) -> None:
+    """Have the store again that was put aside, in the place of what is there. Raises OSError."""
+    for name in (LOCK, DATA):
+        if (aside / name).exists():
+            (aside / name).rename(directory / name)
+    (aside / MARK).unlink(missing_ok=True)
+    aside.rmdir()
+    sync_directory(directory)
+
+
+def remove_remains(directory: Path) -> None:
+    """Remove what a restore left that was cut short, for whoever has the directory for himself.
+
+    That is what it had copied, and a place for what was to be put aside and was not.
+    """
+    try:
+        for path in directory.iterdir():
+            is_empty_aside = _ASIDE.fullmatch(path.name) and not (path / DATA).exists()
+            if (_PART.fullmatch(path.name) or is_empty_aside) and path.is_dir() and not path.is_symlink():
+                for name in (DATA, LOCK, MARK):
+                    (path / name).unlink(missing_ok=True)
+                path.rmdir()
+    except OSError as error:
+        log.warning("%s has what a restore left that was cut short: %s; remove it by hand", directory, error)
 
 
 # --- what went wrong --------------------------------------------------------------------------------------------------
