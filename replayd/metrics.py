@@ -107,6 +107,13 @@ OF_THE_SERVER: Sequence[Plain] = (
     ),
     (CounterMetricFamily, "replayd_chunks_added", "Chunks received.", "chunks.added"),
     (CounterMetricFamily, "replayd_chunk_bytes_added", "Payload of the chunks received.", "chunks.bytes_added"),
+    # Of its own: ProcessCollector says nothing where /proc/stat is hidden, as under ProcSubset=pid of the unit.
+    (
+        GaugeMetricFamily,
+        "replayd_resident_memory_bytes",
+        "Memory of the process that is in RAM, by the newest bulletin.",
+        "memory.resident_bytes",
+    ),
     (
         GaugeMetricFamily,
         "replayd_memory_limit_bytes",

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from replayd.board import Board
 from replayd.cli import main
 from replayd.metrics import OF_TABLES, OF_THE_SERVER, Exposition
+from tests.daemon.confined import settings_in
 from tests.daemon.harness import ROOT
 from tests.daemon.promql import labels, parsed, selectors
 from tests.wire.test_protocol_md import busy_service
@@ -34,13 +38,23 @@ LEGENDS: list[tuple[str, str]] = [
 VARIABLES = [variable["query"]["query"] for variable in DASHBOARD["templating"]["list"] if variable["type"] == "query"]
 
 
-@cache
-def metrics() -> dict[str, frozenset[str]]:
-    """Labels of each series there may be, by its name."""
+def exposed(proc: str) -> str:
+    """What a scraper is given of a busy server whose process sees this directory as /proc."""
     board = Board()
     board.publish(busy_service().report(2.0, brief=True), 2.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("replayd.metrics.ProcessCollector", partial(ProcessCollector, proc=proc))
+        return Exposition(board, lambda: 2.0).text().decode()
+
+
+@cache
+def metrics() -> dict[str, frozenset[str]]:
+    """Labels of each series there may be, by its name: of a service, which sees of /proc its processes alone."""
     found: dict[str, set[str]] = {"up": set()}
-    for family in text_string_to_metric_families(Exposition(board, lambda: 2.0).text().decode()):
+    with TemporaryDirectory() as proc:
+        (Path(proc) / "self").symlink_to("/proc/self")
+        text = exposed(proc)
+    for family in text_string_to_metric_families(text):
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     # Of what has no value yet there is no series.
@@ -48,6 +62,14 @@ def metrics() -> dict[str, frozenset[str]]:
         for kind, name, _, _ in names:
             found.setdefault(f"{name}_total" if kind is CounterMetricFamily else name, set()).update(theirs)
     return {name: frozenset(labels) for name, labels in found.items()}
+
+
+def test_what_a_service_cannot_see_is_not_relied_on() -> None:
+    of_all = {family.name for family in text_string_to_metric_families(exposed("/proc"))}
+    assert "process_resident_memory_bytes" in of_all
+    assert [name for name in metrics() if name.startswith("process_")] == [], "ProcSubset=pid hides /proc/stat"
+    assert "replayd_resident_memory_bytes" in metrics()
+    assert ("ProcSubset", "pid") in settings_in(ROOT / "systemd" / "replayd.service")
 
 
 def labels_of(metric: str) -> frozenset[str]:

@@ -130,7 +130,7 @@ def test_metrics_say_what_info_says(busy: DaemonProcess) -> None:
     assert value(metrics, "replayd_connections") == 2, "one for requests and one for pushes"
     assert value(metrics, "replayd_streams") == 1
     assert value(metrics, "replayd_chunk_bytes") == report["chunks"]["bytes"] == 8 * 4
-    assert value(metrics, "process_resident_memory_bytes") > 1e6
+    assert value(metrics, "replayd_resident_memory_bytes") > 1e6
 
 
 def test_metrics_say_which_side_waits_and_for_which_reason(busy: DaemonProcess) -> None:
