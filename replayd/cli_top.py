@@ -321,12 +321,19 @@ def _round(seconds: float) -> str:
 
 def _durable(store: Report) -> str:
     running, age_s = store.get("running"), store.get("durable_age_s")
+    # With a journal what is durable is younger than the checkpoint, whose age is what a restart has to repeat.
+    checkpoint = f"; {_last_checkpoint(store)}" if "journal" in store else ""
     if running is not None:
         share = f" {running['chunks']} of {running['chunks_total']} chunks," if running["chunks_total"] else ""
-        return f"checkpoint: {_plain(running['phase'])},{share} since {duration(running['elapsed_s'])}"
+        return f"checkpoint: {_plain(running['phase'])},{share} since {duration(running['elapsed_s'])}{checkpoint}"
     if store.get("last_error"):
-        return f"[bold red]the last checkpoint failed: {_plain(store['last_error'])}[/]"
-    return "no checkpoint yet" if age_s is None else f"durable as it was {duration(age_s)} ago"
+        return f"[bold red]the last checkpoint failed: {_plain(store['last_error'])}[/]{checkpoint}"
+    return f"{'no checkpoint yet' if age_s is None else f'durable as it was {duration(age_s)} ago'}{checkpoint}"
+
+
+def _last_checkpoint(store: Report) -> str:
+    ago = f"{duration(store['checkpoint_age_s'])} ago"
+    return f"the last checkpoint is of {ago}" if "last" in store else f"without a checkpoint since the start, {ago}"
 
 
 def _band(limiter: Report) -> str:

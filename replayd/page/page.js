@@ -146,11 +146,13 @@ function showMemory(info) {
 function showDurable(tiles, store) {
   slot(tiles, "durable-tile").hidden = !store;
   if (!store) return;
-  const { running, last, last_error: error, durable_age_s: age } = store;
+  const { running, last, last_error: error, durable_age_s: age, checkpoint_age_s: checkpoint } = store;
   say(tiles, "durable", age === undefined ? "not yet" : `${duration(age)} ago`);
   const took = last ? `the last checkpoint took ${duration(last.duration_s)}, wrote ${bytes(last.bytes)} and held requests for ${duration(last.held_ms / 1000)}` : "no checkpoint since the start";
   const writing = running && `writing a checkpoint for ${duration(running.elapsed_s)}: ${running.phase}${running.chunks_total ? `, ${number(running.chunks)} of ${count(running.chunks_total, "chunk")}` : ""}`;
   say(tiles, "durable-of", writing || (error ? `the last checkpoint failed: ${error}` : took)).className = error && !writing ? "bad" : "";
+  // With a journal what is durable is younger than the checkpoint, whose age is what a restart has to repeat.
+  say(tiles, "checkpoint", `${last ? "the last checkpoint is of" : "without a checkpoint since the start,"} ${duration(checkpoint)} ago`).hidden = !store.journal;
 }
 
 let turns = []; // [[uptime_s, busy seconds]] of the last ten seconds

@@ -6,6 +6,7 @@ photographed there in light, in dark and on a phone: `scripts/check-page` does t
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -78,6 +79,37 @@ def label(browser: Browser, table: int, key: str) -> str:
     """What a drawing of a table's card says to those who cannot see it."""
     said: str = browser.ask(f"document.querySelectorAll('article')[{table}].querySelector('[data-k={key}]').ariaLabel")
     return said
+
+
+DURABLE = "[data-k=durable-tile]"
+IS_BAD = "document.querySelector('[data-k=durable-of]').className === 'bad'"
+CHANGED_ANSWERS = """(() => {
+    const real = ask;
+    window.changes = {};
+    ask = async (path) => {
+        const answer = await real(path);
+        return path === "info.json" ? { ...answer, store: { ...answer.store, ...window.changes } } : answer;
+    };
+})()"""
+"""From now on the page sees what `window.changes` says of the store."""
+
+
+def tile(browser: Browser, key: str) -> str:
+    """What stands in a place of the tiles above the tables."""
+    found: str = browser.ask(f"document.querySelector('#tiles [data-k={key}]').textContent")
+    return found
+
+
+def wait_for_tile(browser: Browser, key: str, pattern: str) -> None:
+    """Until what stands there is like this."""
+    said = f"document.querySelector('#tiles [data-k={key}]')"
+    matches = f"new RegExp({json.dumps(pattern)}).test({said}.textContent)"
+    browser.wait_for(f"!{said}.hidden && {matches}", lambda: tile(browser, key))
+
+
+def changed(browser: Browser, **store: object) -> None:
+    """Let the page see this of the store, beside what the daemon says of it."""
+    browser.ask(f"window.changes = {json.dumps(store)}")
 
 
 INK = """(name) => {
@@ -171,6 +203,9 @@ def test_an_idle_daemon(start_daemon: StartDaemon, browser: Browser) -> None:
     assert text(browser, REPLAY, "high") == "inserts wait at 1200"
     assert text(browser, REPLAY, "ages") == label(browser, REPLAY, "ages") == "nothing has been drawn yet"
     assert browser.ask("/Connections refused\\s*0/.test(document.body.textContent)")
+    assert tile(browser, "peers") == "0"
+    assert tile(browser, "peers-of") == "connections, 0 writers; nobody waits"
+    assert browser.ask(f"document.querySelector('{DURABLE}').hidden"), "there is no store"
     photograph(browser, "idle")
 
 
@@ -184,6 +219,8 @@ def test_samples_that_wait(start_daemon: StartDaemon, connect: ConnectPeer, brow
     words = wait_for_text(browser, REPLAY, "words", "1 sample request of 1 peer waits")
     assert "it holds 30 of min_size_to_sample 100 items; writers must insert" in words
     assert "70 inserts would set the first one free" in words
+    assert tile(browser, "peers") == "2"
+    assert tile(browser, "peers-of") == "connections, 1 writer; 1 peer waiting"
     assert browser.ask("document.getElementById('state').textContent") == "replay: samples wait"
     assert text(browser, REPLAY, "limiter-of").endswith("samples begin at 100 items, 70 to go")
     assert wait_for_text(browser, REPLAY, "facts", "min_size_to_sample")
@@ -220,12 +257,49 @@ def test_a_full_table_under_way(start_daemon: StartDaemon, browser: Browser, tmp
         assert re.search(r"3–4: \d+ items, \d+ %", label(browser, REPLAY, "times"))
         assert "in use" in browser.ask("document.querySelector('[data-k=memory-graph]').ariaLabel")
         assert "when all tables are full" in browser.ask("document.querySelector('[data-k=memory-of]').textContent")
-        assert browser.ask("document.querySelector('[data-k=durable]').textContent") == "not yet"
+        assert tile(browser, "durable") == "not yet"
+        assert tile(browser, "durable-of") == "no checkpoint since the start"
+        assert browser.ask("document.querySelector('[data-k=checkpoint]').hidden"), "its age is that of what is durable"
         for dark in (False, True):
             browser.show(1100, 800, dark=dark)
             for side in ("insert", "sample"):
                 browser.wait_for(f"({INK})({side!r}) > 20")
         photograph(browser, "full")
+
+
+def test_what_is_durable_and_how_the_checkpoints_are(
+    start_daemon: StartDaemon, browser: Browser, tmp_path: Path
+) -> None:
+    daemon = start_daemon(*TABLES, "--data-dir", str(tmp_path / "store"), "--journal", "interval")
+    with Client(daemon.address) as client:
+        client.insert({"x": np.zeros((2, 1), np.float32)}, {"rollouts": 1.0})
+        client.checkpoint()
+    opened(browser, daemon)
+    took = r"^the last checkpoint took .+, wrote \S+ (B|KiB|MiB) and held requests for .+"
+    wait_for_tile(browser, "durable-of", took)
+    wait_for_tile(browser, "durable", r" ago$")
+    wait_for_tile(browser, "checkpoint", r"^the last checkpoint is of .+ ago$")
+    assert browser.ask(IS_BAD) is False
+    # What lasts for moments, or needs a disk that fails, is said by an answer of the daemon's that is changed.
+    browser.ask(CHANGED_ANSWERS)
+    running = {"phase": "chunks", "chunks": 12_000, "chunks_total": 48_000, "bytes": 1, "elapsed_s": 75.0}
+    changed(browser, running=running, last_error="no space left", checkpoint_age_s=3723.0, durable_age_s=0.25)
+    wait_for_tile(browser, "durable-of", r"^writing a checkpoint for 1 min 15 s: chunks, 12\.0 k of 48\.0 k chunks$")
+    assert tile(browser, "checkpoint") == "the last checkpoint is of 1 h 2 min ago"
+    assert tile(browser, "durable") == "250 ms ago"
+    assert browser.ask(IS_BAD) is False, "it is being mended"
+    changed(browser, running={**running, "phase": "preparing", "chunks_total": 0})
+    wait_for_tile(browser, "durable-of", r"^writing a checkpoint for 1 min 15 s: preparing$")
+    changed(browser, last=None, checkpoint_age_s=90.0)
+    wait_for_tile(browser, "checkpoint", r"^without a checkpoint since the start, 1 min 30 s ago$")
+    changed(browser, last_error="no <b>space</b> left", checkpoint_age_s=90_061.0)
+    wait_for_tile(browser, "durable-of", r"^the last checkpoint failed: no <b>space</b> left$")
+    assert tile(browser, "checkpoint") == "the last checkpoint is of 1 d 1 h ago"
+    assert browser.ask(IS_BAD) is True
+    browser.show(360, 780, phone=True)
+    browser.wait_for(
+        "document.documentElement.clientWidth <= 360 && document.documentElement.scrollWidth <= innerWidth"
+    )
 
 
 def test_how_far_draws_lag_behind_the_policy_is_told_where_somebody_says_it(

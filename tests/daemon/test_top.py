@@ -10,6 +10,7 @@ import termios
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -218,6 +219,56 @@ def test_all_that_counts_of_two_busy_tables_fits_and_no_word_is_cut(width: int, 
         "drawn at age ≤ 30 s (half), ≤ 30 s (90%); items 4 times, 97% never; policy 120029, draws 18.0 behind",
     ):
         assert words in told, (words, lines)
+
+
+CHECKPOINT = {"generation": 3, "age_s": 725.0, "duration_s": 2.0, "held_ms": 5.0, "items": 9, "chunks": 9, "bytes": 900}
+RUNNING = {"phase": "chunks", "chunks": 12, "chunks_total": 48, "bytes": 1, "elapsed_s": 75.0}
+
+
+@pytest.mark.parametrize(
+    ("store", "told"),
+    [
+        ({"checkpoint_age_s": 4.0}, "no checkpoint yet"),
+        ({"checkpoint_age_s": 725.0, "durable_age_s": 725.0, "last": CHECKPOINT}, "durable as it was 12 min 5 s ago"),
+        (
+            {"checkpoint_age_s": 725.0, "durable_age_s": 0.25, "last": CHECKPOINT, "journal": {}},
+            "durable as it was 250 ms ago; the last checkpoint is of 12 min 5 s ago",
+        ),
+        (
+            {"checkpoint_age_s": 4.0, "durable_age_s": 0.25, "journal": {}},
+            "durable as it was 250 ms ago; without a checkpoint since the start, 4.0 s ago",
+        ),
+        (
+            {"checkpoint_age_s": 4.0, "running": RUNNING, "last_error": "no space left"},
+            "checkpoint: chunks, 12 of 48 chunks, since 1 min 15 s",
+        ),
+        (
+            {"checkpoint_age_s": 4.0, "running": {**RUNNING, "phase": "preparing", "chunks_total": 0}},
+            "checkpoint: preparing, since 1 min 15 s",
+        ),
+        (
+            {"checkpoint_age_s": 725.0, "last": CHECKPOINT, "running": RUNNING, "journal": {}},
+            "checkpoint: chunks, 12 of 48 chunks, since 1 min 15 s; the last checkpoint is of 12 min 5 s ago",
+        ),
+        (
+            {"checkpoint_age_s": 725.0, "last": CHECKPOINT, "last_error": "no [bold] space\x1b left", "journal": {}},
+            "the last checkpoint failed: no [bold] space? left; the last checkpoint is of 12 min 5 s ago",
+        ),
+        ({"checkpoint_age_s": 4.0, "last_error": "no space left"}, "the last checkpoint failed: no space left"),
+    ],
+)
+def test_what_is_durable_and_how_the_checkpoints_are(store: dict[str, Any], told: str) -> None:
+    look = Look(())
+    look.see({**service(fifo()).report(0.0), "store": store}, "")
+    assert frame(look, 120, 40)[3] == told
+
+
+def test_without_a_store_nothing_is_said_of_checkpoints() -> None:
+    look = Look(())
+    look.see(service(fifo()).report(0.0), "")
+    told = " ".join(frame(look, 120, 40))
+    assert "durable" not in told
+    assert "checkpoint" not in told
 
 
 def test_ages_and_lags_are_those_of_the_last_looks() -> None:
