@@ -89,6 +89,7 @@ GOALS: tuple[Goal, ...] = (
         )
     ),
     Goal("priorities", "mutate_priorities of 256", 1, peer="dm-reverb mutate_priorities of 256"),
+    Goal("priorities", "sample(1), p99: scraped over not scraped", 1.3, at_most=True),
     Goal("memory", "beyond 16 B payload", 400, at_most=True),
     Goal("memory", "RSS of the full table at the end", 1.05, at_most=True),
     Goal("core", "draw of prioritized, n = 256", 1, at_most=True, items=1_000_000),

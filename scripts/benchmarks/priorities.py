@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from benchmarks.contest import Counted, Told, contest, told
+from benchmarks.contest import Counted, Told, contest, measured, told
 from benchmarks.crew import Job
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, ratios
 from benchmarks.settings import Settings
 from benchmarks.systems import Served, paced, replayd, reverb
 
 TABLE, ELSEWHERE, PAYLOAD, BATCH = "ranked", "elsewhere", 400, 256
 POLL_PAUSE_S = 0.01
 SCRAPE_PAUSE_S = 0.5
+SCRAPED_CALLS = 4000
+"""Samples of a turn beside scrapes: some seconds of them, so that several scrapes fall into each."""
 PERCENTILES = Told("p50", "ms"), Told("p99", "ms")
 
 
@@ -44,10 +46,11 @@ def _checkpointed(served: Served, table: str) -> Sequence[Job]:
     return [paced(served, table, payload=PAYLOAD), served.job("checkpoint")]
 
 
+SCRAPED = Beside("scraped", _scraped)
 BESIDE = (
     Beside("info polled", _polled, peers_too=True),
     Beside("beside a writer", _written, peers_too=True),
-    Beside("scraped", _scraped),
+    SCRAPED,
     Beside("beside a writer and checkpoints", _checkpointed),
 )
 
@@ -78,7 +81,10 @@ def priorities(settings: Settings) -> Iterator[Figure]:
         calls = 200 if settings.quick else 1000
         sides = [served.side("sample(1)", "probe", table=TABLE, calls=calls) for served in both]
         yield from told(settings, "latency", sides, *PERCENTILES)
+        yield from _beside_scrapes(settings, ours)
         for beside in BESIDE:
+            if beside is SCRAPED:
+                continue
             disturbed = [
                 replace(
                     side,
@@ -89,6 +95,19 @@ def priorities(settings: Settings) -> Iterator[Figure]:
                 if served is ours or beside.peers_too
             ]
             yield from told(settings, "latency", disturbed, *PERCENTILES)
+
+
+def _beside_scrapes(settings: Settings, ours: Served) -> Iterator[Figure]:
+    """Samples without scrapes and with them, in turn, and what these make of the latency."""
+    alone = ours.side("sample(1), not scraped", "probe", table=TABLE, calls=200 if settings.quick else SCRAPED_CALLS)
+    scraped = replace(alone, counted=[Counted("probe", "sample(1), scraped")], followers=_with(SCRAPED, ours, TABLE))
+    figures = told(settings, "latency", [alone, scraped], *PERCENTILES)
+    yield from figures
+    runs = {figure.quantity: figure.runs for figure in figures}
+    for percentile in PERCENTILES:
+        with_them, without = (runs[f"sample(1), {which}, {percentile.name}"] for which in ("scraped", "not scraped"))
+        quantity = f"sample(1), {percentile.name}: scraped over not scraped"
+        yield measured("priorities", quantity, "×", *ratios(with_them, without))
 
 
 def _with(beside: Beside, served: Served, table: str) -> Callable[[str], Sequence[Job]]:
