@@ -14,6 +14,8 @@ import click
 from replayd.cli_operator import DEFAULT_ADDRESS, Seconds, endpoint_of, print_json
 from replayd.exit_codes import OF_FINDINGS
 
+INSTALLED = "/etc/replayd/replayd.toml"
+"""The settings that the service reads, where scripts/install puts them."""
 EXPECTED_PEERS = 200
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -23,7 +25,8 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
     "--config",
     "config_path",
     type=click.Path(dir_okay=False),
-    help="TOML file of settings, as `replayd serve` takes it.  [default: the one that REPLAYD_SERVE_CONFIG names]",
+    help="TOML file of settings, as `replayd serve` takes it.  [default: the one that REPLAYD_SERVE_CONFIG names, else "
+    f"{INSTALLED} where it can be read]",
 )
 @click.option(
     "--address",
@@ -54,10 +57,19 @@ def doctor(config_path: str | None, address: str | None, timeout_s: float, peers
     from replayd import doctor as look
 
     config_path = config_path or os.environ.get("REPLAYD_SERVE_CONFIG")
+    service: list[look.Finding] = []
+    if config_path is None and os.path.exists(INSTALLED):
+        if os.access(INSTALLED, os.R_OK):
+            config_path = INSTALLED
+            service = [look.Finding("settings", look.OK, f"those of the service, {INSTALLED}: --config names others")]
+        else:
+            what = f"{INSTALLED}, of the service, cannot be read by this user: the defaults are looked at instead"
+            service = [look.Finding("settings", look.WARN, what, "sudo -u replayd replayd doctor")]
     if address is None:
         config, _ = look.settings(config_path, os.environ)
         address = DEFAULT_ADDRESS if config is None else _reachable(config.server.listen)
-    findings = list(look.examine(config_path, os.environ, address, _info(address, timeout_s), peers))
+    info = _info(address, timeout_s)
+    findings = [*service, *look.examine(config_path, os.environ, address, info, peers)]
     failures = [finding for finding in findings if finding.state == look.FAIL]
     if as_json:
         print_json({"ok": not failures, "findings": [asdict(finding) for finding in findings]})

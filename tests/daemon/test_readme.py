@@ -64,6 +64,7 @@ ELSEWHERE = {
     # What systemd's own commands need: a unit of that name, and the field that the journal is asked for.
     "sudo systemctl enable --now replayd": ("tests/test_systemd.py", '"replayd.service"'),
     "systemctl status replayd": ("tests/test_systemd.py", '"replayd.service"'),
+    "sudo -u replayd replayd doctor": ("tests/unit/test_doctor.py", '"sudo -u replayd replayd doctor"'),
     "journalctl -u replayd -f": ("tests/daemon/test_logs.py", '"REPLAYD_TABLE": "replay"'),
     "pip install ./client .": ("scripts/demo", '[*pip, "./client", ".[demo]"]'),
     "pip install ./client": ("scripts/demo", '[*pip, "./client", '),

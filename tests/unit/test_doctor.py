@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from replayd import __version__, doctor
+from replayd import __version__, cli_doctor, doctor
 from replayd.cli import main
 from replayd.config import read_config
 from replayd.config_model import Config
@@ -217,3 +217,49 @@ def test_the_command_tells_everything_and_ends_in_a_failure_if_one_was_found(
     found = json.loads(ended.stdout)
     assert (ended.exit_code, found["ok"]) == (os.EX_UNAVAILABLE, False)
     assert {finding["state"] for finding in found["findings"]} >= {"ok", "fail"}
+
+
+def settings_found(*arguments: str) -> list[dict[str, Any]]:
+    """What the doctor says of settings, and of the daemon."""
+    ended = CliRunner().invoke(main, ["doctor", "--timeout", "0.1", "--json", *arguments])
+    found = [each for each in json.loads(ended.stdout)["findings"] if each["check"] in ("settings", "daemon")]
+    return sorted(found, key=lambda each: each["check"] == "daemon")
+
+
+def test_where_the_service_is_installed_its_settings_are_looked_at(
+    listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    installed, other = tmp_path / "installed.toml", tmp_path / "other.toml"
+    installed.write_text(f'[server]\nlisten = "{address}"\n')
+    other.write_text("[server]\nnonsense = 1\n")
+    monkeypatch.delenv("REPLAYD_SERVE_CONFIG", raising=False)
+    monkeypatch.setattr(cli_doctor, "INSTALLED", str(installed))
+    source, verdict, daemon = settings_found()
+    assert (source["state"], str(installed) in source["what"]) == ("ok", True)
+    assert verdict["what"] == f"{installed}: no faults"
+    assert address in daemon["what"], "it is asked for where the settings say"
+    # Who names others means those.
+    (verdict, _) = settings_found("--config", str(other), "--address", address)
+    assert (verdict["state"], "nonsense" in verdict["what"]) == ("fail", True)
+    monkeypatch.setenv("REPLAYD_SERVE_CONFIG", str(other))
+    (verdict, _) = settings_found("--address", address)
+    assert "nonsense" in verdict["what"]
+
+
+def test_settings_of_the_service_that_this_user_cannot_read_are_told(
+    listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    installed = tmp_path / "installed.toml"
+    installed.write_text("[server]\nnonsense = 1\n")
+    monkeypatch.delenv("REPLAYD_SERVE_CONFIG", raising=False)
+    monkeypatch.setattr(cli_doctor, "INSTALLED", str(installed))
+    # Root reads whatever the mode is.
+    monkeypatch.setattr(os, "access", lambda path, mode: path != str(installed))
+    source, verdict, _ = settings_found("--address", address)
+    assert (source["state"], source["advice"]) == ("warn", "sudo -u replayd replayd doctor")
+    assert verdict["what"] == "defaults and environment: no faults"
+    # Where nothing is installed, there is nothing to be told.
+    installed.unlink()
+    assert [each["check"] for each in settings_found("--address", address)] == ["settings", "daemon"]
