@@ -28,9 +28,10 @@ def check_config(file: str | None, as_json: bool) -> None:
     """Check the settings of FILE and of the environment, as `replayd serve` would, and say all that is wrong.
 
     Without FILE it is the one that REPLAYD_SERVE_CONFIG names, and without that the environment alone is checked. It
-    also tells what memory the tables will take, and warns where that is more than the process may have, and where this
-    user could not make or write the store; of faulty settings it judges all that is sound. Exit code 0 if
-    `replayd serve` would take the settings, with or without warnings, else 78.
+    also tells what memory the tables will take, and warns where that is more than a process may have that is started
+    from here (a service's MemoryMax is not seen: its log and `replayd doctor` judge by that), and where this user could
+    not make or write the store; of faulty settings it judges all that is sound. Exit code 0 if `replayd serve` would
+    take the settings, with or without warnings, else 78.
 
     \b
     Examples:
@@ -88,7 +89,8 @@ def check_config(file: str | None, as_json: bool) -> None:
         click.echo(f"  {table.name}: {each}")
     if limit:
         held, resident = size_text(total_bytes(config)), size_text(resident_bytes(config))
-        click.echo(f"  together {held}, the process at most {resident}; it may have {size_text(limit)}")
+        may = f"started from here it may have {size_text(limit)}, as a service no more than its MemoryMax"
+        click.echo(f"  together {held}, the process at most {resident}; {may}")
     for note in notes:
         click.echo(f"  {note}")
 

@@ -44,6 +44,14 @@ def test_a_file_without_faults_is_said_to_have_none(tmp_path: Path) -> None:
     assert "a: about 4.073 MiB when it is full (about 4271 bytes an item)" in ended.stdout
 
 
+def test_what_a_service_may_have_is_not_taken_for_what_is_seen_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "limit_bytes", lambda: 1 << 40)
+    said = run("check-config", write(tmp_path, SIGNED)).stdout
+    assert "started from here it may have 1 TiB, as a service no more than its MemoryMax" in said
+
+
 def test_all_faults_are_told_with_their_lines_in_the_code_of_a_configuration(tmp_path: Path) -> None:
     path = write(tmp_path, FAULTY)
     ended = run("check-config", path)
