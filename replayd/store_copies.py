@@ -62,7 +62,7 @@ def copy_store(source: Path, target: Path) -> Copied:
 
     The source may be in use. Raises StoreError and its kinds.
     """
-    _check_mark(source)
+    _check_files(source)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StoreError(f"{target} is there already")
     target = target.absolute()
@@ -107,7 +107,7 @@ def bring_back(source: Path, directory: Path, *, replace: bool) -> tuple[Copied,
     is whole, and undone if it cannot take its place; a process that is killed leaves one of the two, or a directory
     that a start refuses. Raises StoreInUse, StoreUnreadable, and StoreError if there is one that must not be replaced.
     """
-    _check_mark(source)
+    _check_files(source)
     with _locked(directory):
         if (directory / DATA).exists() and not replace:
             raise StoreError(f"{directory} has a store already; --replace puts that aside")
@@ -142,9 +142,11 @@ def _place(part: Path, directory: Path, aside: Path | None) -> None:
         raise
 
 
-def _check_mark(source: Path) -> None:
+def _check_files(source: Path) -> None:
     if not is_store(source):
         raise StoreUnreadable(f"{source} is no store of replayd's: it has no {MARK}")
+    if not (source / DATA).exists():
+        raise StoreUnreadable(f"{source} has a {MARK} but no {DATA}: what was in this store is gone")
 
 
 def _copy_into(source: Path, part: Path) -> Head:

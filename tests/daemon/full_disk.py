@@ -74,6 +74,11 @@ class _Environment:
         with self._within_room():
             return self._env.open_db(*arguments, **options)
 
+    def copy(self, path: str, **options: Any) -> None:
+        if _is_there(Path(path)) and self._file.stat().st_size > free_bytes():
+            raise _disk_full()
+        self._env.copy(path, **options)
+
     def begin(self, *arguments: Any, write: bool = False, **options: Any) -> Any:
         txn = lambda: self._env.begin(*arguments, write=write, **options)  # noqa: E731
         return _Changed(self, txn) if write else txn()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from replayd.store import Store
+from replayd.store_copies import copy_store
 from replayd.store_files import DATA, LOCK, MARK
 from replayd_client import Client, errors
 from tests.daemon.conftest import StartDaemon
@@ -18,6 +20,7 @@ from tests.daemon.disks import filled, small_disk
 from tests.daemon.embedded import size
 from tests.daemon.harness import REPLAYD, START_S, environment, run_replayd
 from tests.daemon.storm import emptied, padded
+from tests.unit.kept import Kept
 
 TABLE = ("--table", "t,sampler=fifo,max_size=100000")
 ITEMS = 20
@@ -117,3 +120,29 @@ def test_a_store_whose_data_is_gone_is_no_empty_one(tmp_path: Path, start_daemon
     assert f"has a {MARK} but no {DATA}" in ended.stderr
     assert "--allow-empty" in ended.stderr
     start_daemon(*TABLE, *data, "--allow-empty").stop()
+
+
+def generation(directory: Path) -> int:
+    """The number of the checkpoint that a start would begin with."""
+    with Store(directory) as store:
+        assert store.head is not None
+        return store.head.generation
+
+
+@pytest.mark.parametrize("is_mounted", [None, False], ids=["a disk", "an injected one"])
+def test_a_restore_on_a_full_disk_leaves_the_store_that_is_there(tmp_path: Path, is_mounted: bool | None) -> None:
+    with small_disk(tmp_path / "disk", 4 << 20, is_mounted=is_mounted) as disk:
+        data, copy = disk / "data", disk / "copy"
+        restore = ("restore", str(copy), "--data-dir", str(data), "--replace")
+        with Kept(data) as kept:
+            kept.insert([os.urandom(400_000)])
+            kept.stop()
+        copy_store(data, copy)
+        with Kept(data) as kept:
+            kept.stop()
+        with filled(disk, 100_000):
+            refused(run_replayd(*restore), data, "space left on")
+            assert {path.name for path in data.iterdir()} == {DATA, LOCK, MARK}
+        assert generation(data) == 2
+        assert run_replayd(*restore).returncode == 0
+        assert generation(data) == 1

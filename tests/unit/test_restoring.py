@@ -17,6 +17,7 @@ from replayd.errors import StoreInUse, StoreMismatch, StoreUnreadable
 from replayd.messages import Failed, Sample, Sampled
 from replayd.restoring import RestoreRules
 from replayd.store import Store
+from replayd.store_copies import bring_back, copy_store
 from replayd.store_files import DATA, MARK, is_store
 from replayd.store_format import FORMAT, pack_head, unpack_head
 from replayd.table import Table
@@ -103,11 +104,20 @@ def test_an_index_that_rots_is_refused(tmp_path: Path) -> None:
         Kept(tmp_path)
 
 
-def test_a_store_that_is_cut_off_is_refused(tmp_path: Path) -> None:
-    saved(tmp_path)
-    os.truncate(tmp_path / DATA, 100_000)
+@pytest.mark.parametrize("cut_bytes", [1, 4096, 700_000], ids=lambda cut: f"by {cut} bytes")
+def test_a_store_that_is_cut_off_is_refused_and_a_copy_brings_it_back(tmp_path: Path, cut_bytes: int) -> None:
+    data = tmp_path / "data"
+    saved(data)
+    copy_store(data, tmp_path / "copy")
+    size_bytes = (data / DATA).stat().st_size
+    os.truncate(data / DATA, size_bytes - cut_bytes)
     with pytest.raises(StoreUnreadable, match="restore FROM"):
-        Kept(tmp_path)
+        Kept(data)
+    # Nothing has been done about it.
+    assert (data / DATA).stat().st_size == size_bytes - cut_bytes
+    bring_back(tmp_path / "copy", data, replace=True)
+    with Kept(data) as kept:
+        assert kept.contents() == PAYLOADS
 
 
 def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:

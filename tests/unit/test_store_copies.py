@@ -1,0 +1,237 @@
+"""A copy that is brought back where a store is: whatever goes wrong one of the two is there, or a start refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from replayd.errors import StoreError, StoreInUse, StoreUnreadable
+from replayd.store import Store
+from replayd.store_copies import bring_back, copy_store
+from replayd.store_files import DATA, LOCK, MARK
+from tests.unit.kept import Kept
+
+OLD, NEW = [b"old" * 99], [b"new" * 99, b"newer" * 99]
+
+
+def made(directory: Path, payloads: list[bytes]) -> Path:
+    with Kept(directory) as kept:
+        kept.insert(payloads)
+        kept.stop()
+    return directory
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Path:
+    return made(tmp_path / "live", OLD)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    copy_store(made(tmp_path / "other", NEW), tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def contents(directory: Path) -> list[bytes]:
+    with Kept(directory) as kept:
+        return kept.contents()
+
+
+def saved_at(directory: Path) -> float | None:
+    """Of what a start would find; None: it would begin empty."""
+    with Store(directory) as store:
+        return store.head.saved_at if store.head else None
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+# --- what is no copy --------------------------------------------------------------------------------------------------
+
+
+def remove_mark(copy: Path) -> None:
+    (copy / MARK).unlink()
+
+
+def remove_data(copy: Path) -> None:
+    (copy / DATA).unlink()
+
+
+def cut(copy: Path) -> None:
+    os.truncate(copy / DATA, (copy / DATA).stat().st_size - 1)
+
+
+def rot_the_index(copy: Path) -> None:
+    with Store(copy) as store, store._env.begin(write=True, db=store._db["index"]) as txn:
+        [key, *_] = list(txn.cursor().iternext(values=False))
+        value = txn.get(key)
+        txn.put(key, value[:-1] + bytes([value[-1] ^ 1]))
+
+
+def rot_the_head(copy: Path) -> None:
+    with Store(copy) as store, store._env.begin(write=True, db=store._db["head"]) as txn:
+        txn.put(b"head", txn.get(b"head")[:-1])
+
+
+def empty(copy: Path) -> None:
+    for name in names(copy):
+        (copy / name).unlink()
+    Store(copy).close()
+
+
+@pytest.mark.parametrize("spoil", [remove_mark, remove_data, cut, rot_the_index, rot_the_head, empty])
+def test_what_is_no_whole_copy_leaves_the_store_that_is_there(
+    live: Path, copy: Path, spoil: Callable[[Path], None]
+) -> None:
+    spoil(copy)
+    with pytest.raises(StoreUnreadable) as refused:
+        bring_back(copy, live, replace=True)
+    assert str(copy) in str(refused.value)
+    assert ".part-" not in str(refused.value)
+    assert names(live) == {DATA, LOCK, MARK}
+    assert contents(live) == OLD
+
+
+# --- what cannot be written -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [DATA, MARK])
+def test_a_copy_that_cannot_take_its_place_gives_it_back(
+    live: Path, copy: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.rename
+
+    def rename(path: Path, target: Path) -> Path:
+        if (path.parent.name.startswith(".part-"), path.name) == (True, name):
+            raise OSError(5, "Input/output error")
+        return real(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match="Input/output error"):
+        patch.setattr(Path, "rename", rename)
+        bring_back(copy, live, replace=True)
+    assert names(live) >= {DATA, MARK}
+    assert names(live) <= {DATA, MARK, LOCK}
+    assert contents(live) == OLD
+
+
+def test_a_store_that_cannot_be_given_its_place_again_is_named(
+    live: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.rename
+
+    def rename(path: Path, target: Path) -> Path:
+        if target == live / DATA:
+            raise OSError(5, "Input/output error")
+        return real(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match="the store that was there is in") as told:
+        patch.setattr(Path, "rename", rename)
+        bring_back(copy, live, replace=True)
+    [aside] = [path for path in live.iterdir() if path.is_dir()]
+    assert str(aside) in str(told.value)
+    with pytest.raises(StoreUnreadable, match=f"put aside last is in {aside}"):
+        Store(live)
+    assert contents(aside) == OLD
+
+
+# --- killed -----------------------------------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from replayd.store_copies import bring_back
+
+source, directory, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "open", "shutil.rmtree"}
+
+
+def count(event, arguments):
+    global steps
+    if event in CHANGES and any(directory in str(argument) for argument in arguments):
+        steps -= 1
+        if steps < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+for n in range(steps):
+    pid = os.fork()
+    if pid == 0:
+        directory, steps = f"{directory}/{n}", n
+        sys.addaudithook(count)
+        bring_back(Path(source), Path(directory), replace=True)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    print(code, flush=True)
+    if code == 0:
+        break
+"""
+STEPS = 40
+
+
+@pytest.mark.parametrize("was_there", [True, False], ids=["over a store", "where none was"])
+def test_a_restore_that_is_killed_at_any_step_leaves_a_store_or_a_start_that_refuses(
+    tmp_path: Path, live: Path, copy: Path, was_there: bool
+) -> None:
+    many, old, new = tmp_path / "many", saved_at(live), saved_at(copy)
+    for n in range(STEPS):
+        if was_there:
+            shutil.copytree(live, many / str(n))
+        else:
+            (many / str(n)).mkdir(parents=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, str(copy), str(many), str(STEPS)], capture_output=True, text=True, check=True
+    )
+    codes = list(map(int, ended.stdout.split()))
+    kills = len(codes) - 1
+    assert codes == [-signal.SIGKILL] * kills + [0], ended.stderr
+    assert kills > 10
+    found, layouts = [], set()
+    for n in range(kills + 1):
+        directory = many / str(n)
+        layout = frozenset(
+            (re.sub(r"\d", "", str(path.relative_to(directory))), path.stat().st_size) for path in directory.rglob("*")
+        )
+        if layout in layouts:
+            continue
+        layouts.add(layout)
+        asides = [path for path in directory.iterdir() if path.name.startswith("aside-") and (path / DATA).exists()]
+        try:
+            found.append({old: "old", new: "new", None: "empty"}[saved_at(directory)])
+        except StoreUnreadable as refused:
+            found.append("refused" if not asides or f"put aside last is in {asides[0]}" in str(refused) else "untold")
+        # Whatever was left: it is brought back again, nothing is lost and nothing piles up.
+        _, aside = bring_back(copy, directory, replace=True)
+        assert names(directory) - {LOCK} == {DATA, MARK} | {path.name for path in {*asides, aside} if path}
+        assert saved_at(directory) == new
+        if was_there:
+            assert old in [saved_at(path) for path in directory.iterdir() if path.is_dir()]
+    # In this order, and empty only while nothing had been copied.
+    assert list(dict.fromkeys(found)) == [*(["old"] if was_there else ["empty"]), "refused", "new"]
+
+
+def test_a_start_tells_where_a_store_is_that_was_put_aside_and_begins_anew_only_if_told(live: Path) -> None:
+    aside = live / "aside-20260102T030405Z-7"
+    aside.mkdir()
+    for name in (DATA, MARK):
+        (live / name).rename(aside / name)
+    for _ in range(2):
+        with pytest.raises(StoreUnreadable, match=rf"only one that was put aside.*{aside}.*--allow-empty"):
+            Kept(live)
+    with Kept(live, allow_empty=True) as kept:
+        assert kept.contents() == []
+    assert contents(aside) == OLD
+
+
+def test_a_store_that_is_in_use_is_not_replaced(live: Path, copy: Path) -> None:
+    with Kept(live), pytest.raises(StoreInUse):
+        bring_back(copy, live, replace=True)
+    assert names(live) == {DATA, LOCK, MARK}
