@@ -22,7 +22,7 @@ from replayd.server import Daemon
 from replayd_client import Client
 from replayd_client.errors import ConnectionLostError, DeadlineExceededError
 from tests.daemon.conftest import StartDaemon
-from tests.daemon.harness import environment, run_replayd
+from tests.daemon.harness import DaemonProcess, environment, run_replayd
 
 
 def has_ipv6() -> bool:
@@ -79,6 +79,26 @@ def test_a_path_left_by_a_daemon_that_died_is_taken(start_daemon: StartDaemon, t
     assert path.is_socket()
     with Client(start_daemon("--config", str(config), file_decides=True).address) as client:
         assert client.server_info()["replay"].current_size == 0
+
+
+def test_at_a_path_without_ingest_nothing_is_taken_by_tcp(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    """What the README and protocol.md's §14 say keeps other users of the machine out, and what does not."""
+    path, config = ipc_settings(tmp_path)
+    daemon = start_daemon("--config", str(config), file_decides=True)
+    assert (daemon.address, daemon.ingest_address, daemon.http_address) == (f"ipc://{path}", None, None)
+    assert listening(daemon) == 0
+    daemon.stop()
+    config.write_text(config.read_text().replace('ingest = ""\n', ""))
+    pushed_to = start_daemon("--config", str(config), "--ingest-port", "0", file_decides=True)
+    assert listening(pushed_to) == 1, "unless ingest says otherwise, inserts are taken from everybody on the machine"
+
+
+def listening(daemon: DaemonProcess) -> int:
+    """TCP sockets on which it listens; proc(5): state 0A, and the inode in the tenth column."""
+    files = Path(f"/proc/{daemon.pid}/fd")
+    own = {os.readlink(file) for file in files.iterdir()}
+    lines = [line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()]
+    return sum(fields[3] == "0A" and f"socket:[{fields[9]}]" in own for fields in lines)
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
