@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd.capacity import Capacity
+from replayd.capacity import Capacity, with_overhead
 from replayd.chunks import ChunkStore
 from replayd.columns import Schema, Signature, path_text
 from replayd.errors import BadPriority, BadRequest, MissingChunk, SignatureMismatch
@@ -66,10 +66,10 @@ def check_capacity(
     """
     slots = np.zeros(0, np.int64) if stream is None else stream.slots
     numbers = np.zeros(0, np.int64) if stream is None else stream.numbers
-    nbytes = store.nbytes[slots].astype(np.int64)
+    nbytes = with_overhead(store.nbytes[slots])
     if batch is not None:
         numbers = np.concatenate((numbers, np.arange(batch.first, batch.first + len(batch))))
-        nbytes = np.concatenate((nbytes, batch.nbytes))
+        nbytes = np.concatenate((nbytes, with_overhead(batch.nbytes)))
     before = np.concatenate(([0], np.cumsum(nbytes)))
     begins = np.searchsorted(numbers, items.chunk)
     ends = begins + items.chunks

@@ -1,15 +1,15 @@
 """Capacity in bytes: what the items of a table hold, the most that they may, and who makes room.
 
-What counts is the payload that items show, each chunk once for a table and once for the server, and ITEM_BYTES for each
-item. Payload that only a writer's lease or a parked insert holds is counted by neither: it goes by itself, and evicting
-items would not free it. Owns the limits; knows no peers and no limiter.
+What counts is the payload that items show and CHUNK_BYTES a chunk, each chunk once for a table and once for the
+server, and ITEM_BYTES for each item. Payload that only a writer's lease or a parked insert holds is counted by
+neither: it goes by itself, and evicting items would not free it. Owns the limits; knows no peers and no limiter.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from replayd.chunks import ChunkStore
 from replayd.errors import LimitExceeded, TableFull
 from replayd.items import Items
-from replayd.limits import ITEM_BYTES
+from replayd.limits import CHUNK_BYTES, ITEM_BYTES
 from replayd.messages import Int64s
 from replayd.pending import PendingInsert, together
 from replayd.rate_limiters import RateLimiter
@@ -65,7 +65,8 @@ class ServerCapacity:
     @property
     def nbytes(self) -> int:
         """What the items of all tables hold, each chunk counted once."""
-        return self._chunks.shown_bytes + ITEM_BYTES * sum(table.size for table in self.tables)
+        chunks = self._chunks.shown_bytes + CHUNK_BYTES * self._chunks.shown_chunks
+        return chunks + ITEM_BYTES * sum(table.size for table in self.tables)
 
     @property
     def transit_bytes(self) -> int:
@@ -102,7 +103,9 @@ class ServerCapacity:
         for slots in shown:
             counts[np.unique(slots)] += 1
         assert np.array_equal(counts, self._chunks.shown), "tables that show a chunk are miscounted"
-        nbytes = int(self._chunks.nbytes[np.flatnonzero(counts)].sum())
+        live = np.flatnonzero(counts)
+        assert len(live) == self._chunks.shown_chunks, "chunks that count as shown are miscounted"
+        nbytes = int(self._chunks.nbytes[live].sum())
         assert nbytes == self._chunks.shown_bytes, f"{self._chunks.shown_bytes} bytes count as shown, {nbytes} are"
         if self.max_bytes is not None and self.nbytes > self.max_bytes:
             fat = [t for t in self.tables if t.capacity.when_full == EVICT and t.size]
@@ -140,8 +143,8 @@ class Capacity:
 
     @property
     def nbytes(self) -> int:
-        """What its items hold: their chunks, each once, and ITEM_BYTES for each item."""
-        return self._showing.nbytes + ITEM_BYTES * len(self._items)
+        """What its items hold: their chunks with CHUNK_BYTES, each once, and ITEM_BYTES for each item."""
+        return self._showing.nbytes + CHUNK_BYTES * self._showing.size + ITEM_BYTES * len(self._items)
 
     @property
     def largest_item_bytes(self) -> int | None:
@@ -193,16 +196,16 @@ class Capacity:
         chunks = self._chunks.windows(first, counts)
         is_new = (self._chunks.shown[chunks] if of_server else self._showing.holders(chunks)) == 0
         is_new &= occurrence(chunks) == 0
-        spent = _running(np.where(is_new, self._chunks.nbytes[chunks], 0).astype(np.int64), counts)
+        spent = _running(np.where(is_new, with_overhead(self._chunks.nbytes[chunks]), 0), counts)
         return int(np.searchsorted(spent, limit - held, side="right"))
 
     def check_item(self, name: str, nbytes: int) -> None:
-        """Raise LimitExceeded if an item with so much payload can never be in the table of this name."""
+        """Raise LimitExceeded if an item whose chunks count so much can never be in the table of this name."""
         largest = self.largest_item_bytes
         if largest is not None and nbytes + ITEM_BYTES > largest:
             raise LimitExceeded(
-                f"an item of {nbytes} bytes, and {ITEM_BYTES} for itself, is more than the {largest} bytes that table "
-                f"{name!r} may hold (max_bytes)",
+                f"an item whose chunks count {nbytes} bytes, and {ITEM_BYTES} for itself, is more than the {largest} "
+                f"bytes that table {name!r} may hold (max_bytes)",
                 limit="max_bytes",
                 value=largest,
                 got=nbytes + ITEM_BYTES,
@@ -214,10 +217,10 @@ class Capacity:
         if self.largest_item_bytes is None:
             return
         chunks = self._chunks.windows(first, counts)
-        each = np.add.reduceat(self._chunks.nbytes[chunks].astype(np.int64), np.cumsum(counts) - counts)
+        each = np.add.reduceat(with_overhead(self._chunks.nbytes[chunks]), np.cumsum(counts) - counts)
         self.check_item(name, int(each.max()))
         once = np.unique(chunks)
-        nbytes = self._chunks.nbytes[once]
+        nbytes = with_overhead(self._chunks.nbytes[once])
         own_bytes = int(nbytes[self.shows_not(once)].sum())
         self.check_room(name, len(first), own_bytes, int(nbytes[self._chunks.shown[once] == 0].sum()))
 
@@ -227,8 +230,8 @@ class Capacity:
         return unshown
 
     def check_room(self, name: str, items: int, own_bytes: int, server_bytes: int) -> None:
-        """Raise TableFull if the table rejects what has no room, and so many items with so many bytes of payload have
-        none: bytes of chunks that this table, or that no table, shows yet.
+        """Raise TableFull if the table rejects what has no room, and so many items have none whose chunks count so
+        much: those that this table, or that no table, shows yet.
         """
         if self.when_full != REJECT:
             return
@@ -265,7 +268,12 @@ class Capacity:
         is_last = occurrence(chunks) + 1 == self._showing.holders(chunks)
         if of_server:
             is_last &= self._chunks.shown[chunks] == 1
-        return _running(np.where(is_last, self._chunks.nbytes[chunks], 0).astype(np.int64), counts)
+        return _running(np.where(is_last, with_overhead(self._chunks.nbytes[chunks]), 0), counts)
+
+
+def with_overhead(nbytes: NDArray[np.integer[Any]]) -> Int64s:
+    """What chunks of so much payload count."""
+    return nbytes.astype(np.int64) + CHUNK_BYTES
 
 
 def _evict(table: Evictable, excess: int, *, of_server: bool, stays_above: int | None) -> None:
@@ -286,7 +294,7 @@ _MORE = 8
 
 
 def _running(nbytes: Int64s, counts: Int64s) -> Int64s:
-    """For each item what it and those before it cost: the bytes of its chunks, `counts` of them, and ITEM_BYTES."""
+    """For each item what it and those before it cost: what its chunks count, `counts` of them, and ITEM_BYTES."""
     spent = np.cumsum(nbytes)
     ends = np.cumsum(counts)
     each: Int64s = spent[ends - 1] + ITEM_BYTES * np.arange(1, len(counts) + 1)

@@ -37,6 +37,7 @@ class ChunkStore:
         self.bytes_in_use = 0
         self.shown_bytes = 0
         """Of the payloads that items show, each counted once."""
+        self.shown_chunks = 0
         self.chunks_added = 0
         self.bytes_added = 0
         self._slots = Slots()
@@ -163,13 +164,17 @@ class ChunkStore:
 
     def show(self, slots: Int64s) -> None:
         """One table more shows these, each named once."""
-        self.shown_bytes += total(self.nbytes[slots[self.shown[slots] == 0]])
+        new = slots[self.shown[slots] == 0]
+        self.shown_bytes += total(self.nbytes[new])
+        self.shown_chunks += len(new)
         self.shown[slots] += 1
 
     def hide(self, slots: Int64s) -> None:
         """One table fewer shows these, each named once."""
         self.shown[slots] -= 1
-        self.shown_bytes -= total(self.nbytes[slots[self.shown[slots] == 0]])
+        gone = slots[self.shown[slots] == 0]
+        self.shown_bytes -= total(self.nbytes[gone])
+        self.shown_chunks -= len(gone)
 
     def unlease(self, slots: Int64s) -> None:
         """The stream lets go of these; each entry is distinct."""

@@ -1,8 +1,8 @@
 """How much memory tables will take when they are full, as far as their configuration tells.
 
 A signature tells what an item holds before it is compressed, if items share no steps; without one, and for columns of
-any length, there is no telling. The process takes more than its tables hold: `limits.resident_most` says how much. Owns
-the estimate and its warnings; measures nothing.
+any length, there is no telling. An item is taken for one chunk. The process takes more than its tables hold:
+`limits.resident_most` says how much. Owns the estimate and its warnings; measures nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replayd.config_model import Config, TableConfig
-from replayd.limits import ITEM_BYTES, RESIDENT_SHARE, held_most, resident_most
+from replayd.limits import CHUNK_BYTES, ITEM_BYTES, RESIDENT_SHARE, held_most, resident_most
 from replayd.wording import size_text
 
 
@@ -24,7 +24,7 @@ class Forecast:
     name: str
     max_size: int
     item_bytes: int
-    """Of one item: its payload, uncompressed, and ITEM_BYTES. A free dimension counts as 1."""
+    """Of one item: its payload, uncompressed, ITEM_BYTES and CHUNK_BYTES. A free dimension counts as 1."""
     is_known: bool
     """False: items may hold more than that."""
     max_bytes: int | None
@@ -111,4 +111,5 @@ def _of_table(table: TableConfig) -> Forecast:
             continue
         is_known = is_known and -1 not in column.shape
         payload += np.dtype(column.dtype).itemsize * math.prod(max(size, 1) for size in column.shape)
-    return Forecast(table.name, table.max_size, payload + ITEM_BYTES, is_known, table.max_bytes)
+    nbytes = payload + CHUNK_BYTES + ITEM_BYTES
+    return Forecast(table.name, table.max_size, nbytes, is_known, table.max_bytes)

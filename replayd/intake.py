@@ -29,7 +29,7 @@ from replayd.columns import Signature, Template
 from replayd.errors import BadRequest, PeerError, SequenceGap, UnknownTable
 from replayd.interned import Interned
 from replayd.items import Keys
-from replayd.limits import ITEM_BYTES, LEASED_BYTES, STREAMS, WINDOW_BYTES, WINDOW_MESSAGES
+from replayd.limits import CHUNK_BYTES, ITEM_BYTES, LEASED_BYTES, STREAMS, WINDOW_BYTES, WINDOW_MESSAGES
 from replayd.messages import Insert, InsertRun, Int64s, ItemBatch, Likeness, Peer
 from replayd.pending import ENTER_TOGETHER, PendingInsert
 from replayd.reports import Counters
@@ -199,9 +199,10 @@ class Intake:
         if not all_true(goes_on):
             return None
         nbytes = np.add.reduceat(np.add.reduceat(run.chunks.nbytes, starts)[order], firsts).tolist()
+        counts = np.add.reduceat((run.chunk_ends - starts)[order], firsts).tolist()
         heads = zip(lanes.ids, seqs[firsts].tolist(), numbers[firsts].tolist(), schema_of[firsts].tolist(), strict=True)
         opened = 0
-        for (id, seq, number, schema), held in zip(heads, nbytes, strict=True):
+        for (id, seq, number, schema), held, chunks in zip(heads, nbytes, counts, strict=True):
             stream = self._streams.get(id)
             if stream is None:
                 if seq != 0 or self._streams.accepted(id, seq) is not None:
@@ -213,7 +214,9 @@ class Intake:
                 if stream.schema is not None and stream.schema.blob != run.chunks.schemas[schema].blob:
                     return None
                 held += total(self._chunks.nbytes[stream.slots]) if len(stream.slots) else 0
-            if held > LEASED_BYTES.value or (least is not None and held + ITEM_BYTES > least):
+                chunks += len(stream.slots)
+            # No item shows more than all of its stream's chunks.
+            if held > LEASED_BYTES.value or (least is not None and held + CHUNK_BYTES * chunks + ITEM_BYTES > least):
                 return None
         if len(self._streams) + opened > STREAMS.value or not self._fit_windows(run):
             return None

@@ -12,7 +12,7 @@ import pytest
 
 import replayd
 from replayd.errors import StoreMismatch, StoreUnreadable
-from replayd.limits import ITEM_BYTES
+from replayd.limits import CHUNK_BYTES, ITEM_BYTES
 from replayd.store_files import DATA
 from replayd_client import Client
 from tests.daemon.embedded import fifo, size
@@ -38,8 +38,8 @@ def store(tmp_path: Path) -> Path:
 
 SMALLER: dict[str, Callable[[], tuple[list[replayd.Table], dict[str, Any]]]] = {
     "max_size": lambda: ([fifo("t", KEPT)], {}),
-    "max_bytes": lambda: ([fifo("t", max_bytes=KEPT * (ITEM_BYTES + 8))], {}),
-    "max_bytes of the server": lambda: ([fifo("t")], {"max_bytes": KEPT * (ITEM_BYTES + 8)}),
+    "max_bytes": lambda: ([fifo("t", max_bytes=KEPT * (ITEM_BYTES + CHUNK_BYTES + 8))], {}),
+    "max_bytes of the server": lambda: ([fifo("t")], {"max_bytes": KEPT * (ITEM_BYTES + CHUNK_BYTES + 8)}),
 }
 
 

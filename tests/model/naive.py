@@ -30,9 +30,10 @@ class NaiveSample:
 class NaiveServer:
     """The limit of all tables together."""
 
-    def __init__(self, tables: list[NaiveTable], item_bytes: int, max_bytes: int | None) -> None:
+    def __init__(self, tables: list[NaiveTable], item_bytes: int, chunk_bytes: int, max_bytes: int | None) -> None:
         self.tables = tables
         self.item_bytes = item_bytes
+        self.chunk_bytes = chunk_bytes
         self.max_bytes = max_bytes
         self.stirred: list[NaiveTable] = []
         for table in tables:
@@ -40,8 +41,12 @@ class NaiveServer:
 
     def held(self, *more: NaiveItem) -> int:
         """What all items hold, and these besides."""
-        items = [*more, *(item for table in self.tables for item in table.items)]
-        return sum(map(len, {p for item in items for p in item.window[0]})) + self.item_bytes * len(items)
+        return self.count([*more, *(item for table in self.tables for item in table.items)])
+
+    def count(self, items: list[NaiveItem]) -> int:
+        """What these items hold: each chunk once."""
+        chunks = {p for item in items for p in item.window[0]}
+        return sum(map(len, chunks)) + self.chunk_bytes * len(chunks) + self.item_bytes * len(items)
 
     def make_room(self) -> None:
         while self.max_bytes is not None and self.held() > self.max_bytes:
@@ -82,7 +87,7 @@ class NaiveTable:
     paused: tuple[str, ...] = ()
     max_bytes: int | None = None
     when_full: str = "evict"
-    server: NaiveServer = field(default_factory=lambda: NaiveServer([], 0, None))
+    server: NaiveServer = field(default_factory=lambda: NaiveServer([], 0, 0, None))
     pending_inserts: deque[tuple[int, NaiveItem]] = field(default_factory=deque)
     pending_samples: deque[NaiveSample] = field(default_factory=deque)
 
@@ -160,8 +165,7 @@ class NaiveTable:
 
     def held(self, *more: NaiveItem) -> int:
         """What its items hold, and these besides: each chunk once."""
-        items = [*more, *self.items]
-        return sum(map(len, {p for item in items for p in item.window[0]})) + self.server.item_bytes * len(items)
+        return self.server.count([*more, *self.items])
 
     def full_by(self, *items: NaiveItem) -> str | None:
         """Whose limit these do not fit into beside what is there."""
@@ -176,7 +180,7 @@ class NaiveTable:
     def refusal(self, items: list[NaiveItem]) -> str | None:
         """The error code with which a message with these items is refused, None: it is not."""
         limits = [limit for limit in (self.max_bytes, self.server.max_bytes) if limit is not None]
-        sizes = [sum(map(len, item.window[0])) + self.server.item_bytes for item in items]
+        sizes = [self.server.count([item]) for item in items]
         if items and limits and max(sizes) > min(limits):
             return "limit_exceeded"
         return "table_full" if items and self.when_full == "reject" and self.full_by(*items) else None

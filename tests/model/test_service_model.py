@@ -44,7 +44,7 @@ SCHEMA = Schema(b"schema", (Column(("x",), "uint8", ()),))
 IDENTITY = Template(b"")
 KINDS = ("Fifo", "Lifo", "MinHeap", "MaxHeap")
 LEASE_S = 50.0
-ITEM_BYTES = 2
+ITEM_BYTES, CHUNK_BYTES = 2, 1
 """So little in these tests that payloads, of 3 to 9 bytes, decide who fits."""
 max_bytes = st.none() | st.integers(12, 60)
 when_full = st.sampled_from(["evict", "block", "reject"])
@@ -100,8 +100,10 @@ class ServiceMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(capacity, "ITEM_BYTES", ITEM_BYTES)
         self.patch.setattr(intake, "ITEM_BYTES", ITEM_BYTES)
+        self.patch.setattr(capacity, "CHUNK_BYTES", CHUNK_BYTES)
+        self.patch.setattr(intake, "CHUNK_BYTES", CHUNK_BYTES)
         self.naive = dict(zip(["a", "b"], naive, strict=True))
-        self.naive_server = NaiveServer(list(naive), ITEM_BYTES, server_bytes)
+        self.naive_server = NaiveServer(list(naive), ITEM_BYTES, CHUNK_BYTES, server_bytes)
         self.service = Service(
             [
                 Table(

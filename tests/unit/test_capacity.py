@@ -14,7 +14,7 @@ from replayd import rate_limiters, selectors
 from replayd.columns import Template
 from replayd.config import ConfigError, read_config
 from replayd.filling import AFTER_INSERTS, Forecasts
-from replayd.limits import ITEM_BYTES, resident_most
+from replayd.limits import CHUNK_BYTES, ITEM_BYTES, resident_most
 from replayd.messages import Failed, Result, Sample, Set, Update, Why
 from replayd.service import Service
 from replayd.snapshots import dump_service, load_service
@@ -23,7 +23,7 @@ from replayd.table import Table
 from replayd.wire import decode
 from tests.unit.writer import SCHEMA, StreamWriter, fifo
 
-ONE = ITEM_BYTES + 100
+ONE = ITEM_BYTES + CHUNK_BYTES + 100
 """What an item of one chunk of 100 bytes holds."""
 
 
@@ -73,9 +73,26 @@ def test_a_chunk_counts_once_for_a_table_and_once_for_the_server() -> None:
     writer = StreamWriter()
     s.handle("w", "insert", writer.insert([b"x" * 100], [(0, 1), (0, 1)]), 0.0)
     s.handle("w", "insert", writer.insert([], [(0, 1)], table="u"), 0.0)
-    assert [s.tables[name].capacity.nbytes for name in "tu"] == [100 + 2 * ITEM_BYTES, 100 + ITEM_BYTES]
-    assert s.capacity.nbytes == 100 + 3 * ITEM_BYTES
+    assert [s.tables[name].capacity.nbytes for name in "tu"] == [ONE + ITEM_BYTES, ONE]
+    assert s.capacity.nbytes == ONE + 2 * ITEM_BYTES
     s.validate()
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 32])
+def test_each_chunk_of_an_item_counts_what_it_costs(chunks: int) -> None:
+    s, writer = service(fifo("t")), StreamWriter()
+    payloads, window = [b"x" * 16] * chunks, [(0, chunks)]
+    s.handle("w", "insert", writer.insert(payloads, window, keep_from=chunks), 0.0)
+    one = ITEM_BYTES + chunks * (CHUNK_BYTES + 16)
+    assert s.tables["t"].capacity.nbytes == s.capacity.nbytes == one
+    # It enters where there is just so much room, and never where there is less.
+    for most, code in ((one, None), (one - 1, "limit_exceeded")):
+        for when_full in ("evict", "block", "reject"):
+            limited = service(fifo("t", max_bytes=most, when_full=when_full))
+            error = limited.handle("w", "insert", StreamWriter().insert(payloads, window, keep_from=chunks), 0.0)
+            assert (None if error is None else error.code) == code
+            limited.validate()
+            assert limited.tables["t"].size == (code is None)
 
 
 def test_what_only_a_lease_or_a_parked_insert_holds_is_told_apart() -> None:
@@ -102,15 +119,15 @@ def test_the_remover_makes_room_for_as_many_bytes_as_come() -> None:
 
 
 def test_items_that_share_a_chunk_leave_until_the_last_of_them_frees_it() -> None:
-    s = service(fifo("t", max_bytes=1000 + 10 * ITEM_BYTES))
+    s = service(fifo("t", max_bytes=1000 + CHUNK_BYTES + 10 * ITEM_BYTES))
     writer = StreamWriter()
     s.handle("w", "insert", writer.insert([b"x" * 1000], [(0, 1)] * 10, keep_from=1), 0.0)
     assert s.tables["t"].size == 10
     s.handle("w", "insert", writer.insert([b"x" * 500], [(1, 1)]), 0.0)
-    # Room for 771 bytes more: three of the old ones free only themselves, and that suffices.
-    assert s.tables["t"].size == 8
-    s.handle("w", "insert", writer.insert([b"x" * 3000], [(2, 1)]), 0.0)
-    assert (s.tables["t"].size, s.tables["t"].capacity.nbytes) == (1, 3000 + ITEM_BYTES)
+    # Room for 804 bytes more: five of the old ones free only themselves, and that suffices.
+    assert s.tables["t"].size == 6
+    s.handle("w", "insert", writer.insert([b"x" * 2800], [(2, 1)]), 0.0)
+    assert (s.tables["t"].size, s.tables["t"].capacity.nbytes) == (1, 2800 + CHUNK_BYTES + ITEM_BYTES)
     s.validate()
 
 
