@@ -28,6 +28,8 @@ STEPS, STEP_BYTES = 1024, 8192
 """Items of one batch, each a chunk small enough to be copied into every reply: some 5 MiB a reply."""
 REQUESTS = 40
 MIB = 1 << 20
+LATE_SHARE, LATE_S = 1.5, 0.005
+"""Of the 99th percentile of others' answers before: by what it may be later, for a machine is never quite the same."""
 SLACK_BYTES = 96 * MIB
 """Of memory that the daemon takes for other things meanwhile: what others ask for, and what the heap keeps."""
 
@@ -185,6 +187,16 @@ def observe(client: Client, address: str, pid: int, is_enough: Callable[[float, 
         during, most = _phase(others, is_enough, unread)
         replies = [learner.go_on() for learner in learners]
     return Findings(before, during, most, grown, replies)
+
+
+def delayed(found: Findings) -> list[str]:
+    """Whose answers came later while two were stopped than before, in words: by their 99th percentile."""
+    words = []
+    for who, before in found.before.items():
+        was, became = (float(np.percentile(took, 99)) for took in (before, found.during[who]))
+        if became > LATE_SHARE * was + LATE_S:
+            words.append(f"p99 of the {who}'s answers went from {1e3 * was:.1f} to {1e3 * became:.1f} ms")
+    return words
 
 
 def _phase(

@@ -163,6 +163,7 @@ class Process:
     def __init__(self, kind: str, address: str, log: Path, actor: int = 0, seed: int = 0) -> None:
         self.log = log
         self.was_killed = False
+        self.stops = 0
         arguments = [kind, address, str(log), str(actor), str(seed)]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.daemon.storm", *arguments],
@@ -175,6 +176,11 @@ class Process:
         """SIGKILL, SIGSTOP or SIGCONT."""
         self.was_killed |= number == signal.SIGKILL
         self._process.send_signal(number)
+        if number == signal.SIGSTOP:
+            # The system tells the parent of a child that has stopped.
+            _, status = os.waitpid(self._process.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status), f"an actor or learner ended with status {status}"
+            self.stops += 1
 
     def stop(self) -> None:
         """Let it finish what it is at."""
@@ -182,7 +188,8 @@ class Process:
         if not self.was_killed:
             self._process.terminate()
         code = self._process.wait(STUCK_S)
-        assert self.was_killed or code == 0, f"an actor or learner ended with {code}"
+        expected = -signal.SIGKILL if self.was_killed else 0
+        assert code == expected, f"an actor or learner ended with {code}, not {expected}"
 
     def end(self) -> None:
         """Whatever it is at."""

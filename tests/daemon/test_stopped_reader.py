@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from replayd.limits import UNREAD_BYTES
 from replayd_client import Client
 from tests.daemon.conftest import StartDaemon
@@ -9,7 +11,9 @@ from tests.daemon.stopped import (
     REQUESTS,
     STEP_BYTES,
     STEPS,
+    Findings,
     bound_bytes,
+    delayed,
     fill,
     info_when,
     observe,
@@ -35,6 +39,17 @@ def test_a_stopped_learner_costs_its_quota_and_nobody_elses_time_and_finds_all_r
             assert all(code is None and nbytes > STEPS * STEP_BYTES / 2 for _, code, nbytes in replies)
         info_when(client, lambda info: info["peers"]["unread_bytes"] == info["peers"]["held_samples"] == 0)
         assert client.info()["counters"]["replies_dropped"] == 0
+
+
+@pytest.mark.parametrize(
+    ("late", "count", "told"),
+    [(0.010, 100, []), (0.019, 100, []), (0.021, 100, ["learner"]), (1.0, 1, ["learner"]), (1.0, 0, [])],
+)
+def test_the_script_tells_whose_answers_came_later(late: float, count: int, told: list[str]) -> None:
+    before = {"learner": [0.010] * 50, "actor": [0.010] * 50}
+    during = {"learner": [0.010] * (50 - min(count, 50)) + [late] * count, "actor": [0.011] * 50}
+    words = delayed(Findings(before, during, 0, 0, []))
+    assert [word.split()[3].removesuffix("'s") for word in words] == told
 
 
 def test_what_a_killed_learner_had_not_read_is_freed(start_daemon: StartDaemon) -> None:

@@ -59,9 +59,14 @@ def test_in_a_short_storm_all_is_kept_as_the_journal_promises(journal: str) -> N
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    told = re.search(r"(\d+) acknowledged, (\d+) lost.*, (\d+) found; the daemon was killed 1 times", ended.stdout)
+    told = re.search(
+        r"(\d+) acknowledged, (\d+) lost.*, (\d+) found; the daemon was killed 1 times, "
+        r"(\d+) actors and \d+ learners too, actors stopped (\d+) times",
+        ended.stdout,
+    )
     assert told is not None, ended.stdout
-    acknowledged, lost, found = map(int, told.groups())
+    acknowledged, lost, found, killed, stops = map(int, told.groups())
+    assert min(killed, stops) >= 1, ended.stdout
     assert acknowledged > 0, "nothing was tested"
     assert found >= acknowledged - lost
     assert journal == "interval" or lost == 0
