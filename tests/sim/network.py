@@ -261,24 +261,24 @@ class Poller:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._sockets: list[_Readable] = []
+        self.sockets: list[_Readable] = []
         self._waiter: Process | None = None
 
     def register(self, socket: _Readable, flags: int) -> None:
-        self._sockets.append(socket)
+        self.sockets.append(socket)
         socket.pollers.add(self)
 
     def unregister(self, socket: _Readable) -> None:
-        self._sockets.remove(socket)
+        self.sockets.remove(socket)
         socket.pollers.discard(self)
 
     def poll(self, timeout_ms: float | None = None) -> list[tuple[Any, int]]:
         until = math.inf if timeout_ms is None else self._world.now + timeout_ms / 1000
-        if not any(socket.inbox for socket in self._sockets) and self._world.now < until:
+        if not any(socket.inbox for socket in self.sockets) and self._world.now < until:
             self._waiter = self._world.running
             self._world.wait(until)
             self._waiter = None
-        return [(socket, int(zmq.POLLIN)) for socket in self._sockets if socket.inbox]
+        return [(socket, int(zmq.POLLIN)) for socket in self.sockets if socket.inbox]
 
     def wake(self) -> None:
         """Something has arrived."""
