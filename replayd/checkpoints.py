@@ -64,6 +64,8 @@ class _Running:
     askers: list[tuple[Peer, int]]
     is_last: bool
     """Nothing is going to happen after what it saves."""
+    memory: NDArray[np.uint8] | None = None
+    """Ready for the copy of the index, which is made in the next turn."""
     frozen_at: float = 0.0
     held_s: float = 0.0
     items: int = 0
@@ -98,6 +100,8 @@ class Checkpoints:
 
     def turn(self, now: float) -> float | None:
         """Do what there is to do; when the next turn is due if nothing else happens (`now`: at once), None if never."""
+        if self._running is not None and self._running.memory is not None:
+            self._freeze(self._running, self._running.memory, now)
         for event in self._writer.events():
             self._handle(event, now)
         self._tell_progress(now)
@@ -113,9 +117,14 @@ class Checkpoints:
                 return None
             due = min(self._due, self._journal.checkpoint_due or math.inf)
             return None if self._stopping or due == math.inf else due
-        if self._running.is_known and self._hand_over(self._running):
+        if self.wants_a_turn or (self._running.is_known and self._hand_over(self._running)):
             return now
         return None
+
+    @property
+    def wants_a_turn(self) -> bool:
+        """The next turn copies the index, which takes as long as a turn's requests do: it is to have none."""
+        return self._running is not None and self._running.memory is not None
 
     @property
     def is_idle(self) -> bool:
@@ -143,6 +152,7 @@ class Checkpoints:
         self._writer.post(Prepare(int(needed * SPARE) + (1 << 20)))
 
     def _freeze(self, running: _Running, memory: NDArray[np.uint8], now: float) -> None:
+        running.memory = None
         # Who asked before this moment is served by what it saves.
         running.askers += self._service.durability.take_askers()
         began = self._clock()
@@ -195,7 +205,7 @@ class Checkpoints:
             return
         assert running is not None, f"{type(event).__name__} of no checkpoint"
         if isinstance(event, Ready):
-            self._freeze(running, event.memory, now)
+            running.memory = event.memory
         elif isinstance(event, Wanted):
             running.todo, running.is_known = event.slots, True
             self._progress().chunks_total = len(event.slots)

@@ -46,6 +46,8 @@ def info(address: str, timeout_s: float, as_json: bool) -> None:
     )
     if "store" in answer:
         click.echo(f"  store {_store_text(answer['store'])}")
+        for difference in answer["store"].get("differences", ()):
+            click.echo(f"    {difference}")
     for table in answer["tables"]:
         click.echo("")
         for line in _table_lines(table):

@@ -66,6 +66,8 @@ class Durability:
     last: Checkpoint | None = None
     last_error: str | None = None
     restored_generation: int | None = None
+    differences: list[str] = field(default_factory=list)
+    """Between the store that the server began with and its configuration, for people."""
     lost: Lost = field(default_factory=Lost)
     running: Progress | None = None
     replayed: int | None = None
@@ -103,6 +105,7 @@ class Durability:
         }
         if self.restored_generation is not None:
             fields["restored_generation"] = self.restored_generation
+            fields["differences"] = self.differences
             fields |= {f"lost_{name}": getattr(self.lost, name) for name in ("items", "chunks", "requests")}
         if self.last is not None:
             fields["durable_age_s"] = now - self.last.of

@@ -163,10 +163,11 @@ class Keeper:
         """Write the checkpoint that it goes on from. If the disk does not take it the server begins without."""
         while True:
             self._woken.clear()
-            checkpoints.turn(time.monotonic())
+            due = checkpoints.turn(time.monotonic())
             if checkpoints.is_idle:
                 return
-            self._woken.wait()
+            if due is None:
+                self._woken.wait()
 
     def _writer_tells(self) -> None:
         self._woken.set()
@@ -201,8 +202,9 @@ class Keeper:
 
     @property
     def is_behind(self) -> bool:
-        """Requests are to be left unread until the disk has caught up."""
-        return self.journal is not None and self.journal.is_behind
+        """Requests are to be left unread: until the disk has caught up, or for the turn that copies the index."""
+        is_copying = self._checkpoints is not None and self._checkpoints.wants_a_turn
+        return is_copying or (self.journal is not None and self.journal.is_behind)
 
     def begin_last(self, now: float) -> None:
         """The service has stopped. Then `turn` until `is_done`."""

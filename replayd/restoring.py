@@ -47,6 +47,10 @@ KEYS_A_SECOND = 1 << KEYS_A_SECOND_SHIFT
 """And so many since then, which a server may have drawn that began there too, and left nothing on the disk."""
 
 
+SHOWN, SHOWN_CHARACTERS = 64, 400
+"""Differences that `info` tells, and of each so much: an operator looks at it, and pollers get it each time."""
+
+
 @dataclass(frozen=True, slots=True)
 class RestoreRules:
     """What to do where store and configuration, or the store itself, leave a choice."""
@@ -85,7 +89,7 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
     progress.phase = "index"
     state = as_of_today(store.read_index(), head.format, service.capacity.max_bytes)
     progress.expect(*store.content_bytes(), _items_in(state), lambda: sum(sizes_of(service).values()))
-    _compare_tables(state, service, rules)
+    service.durability.differences = _shown(_compare_tables(state, service, rules))
     kept = state.get("journal")
     end = journal_end(store.entries(kept["next"]), kept["next"]) if kept else None
     # Ages go on while no server runs: what happened last happened so long ago.
@@ -317,22 +321,22 @@ def _tell_beyond(beyond: dict[str, int], service: Service, rules: RestoreRules) 
         )
 
 
-def _compare_tables(state: State, service: Service, rules: RestoreRules) -> None:
+def _compare_tables(state: State, service: Service, rules: RestoreRules) -> list[str]:
+    """Log where store and configuration differ; the same for `info`, without advice."""
+    differences = []
+
+    def tell(table: str, difference: str, advice: str) -> None:
+        differences.append(f"table {table!r}{difference}")
+        log.warning("table %r%s%s", *(table, difference, advice), extra={"table": table})
+
     saved = {kept["name"]: kept for kept in state["tables"]}
     for name in service.tables.keys() - saved.keys():
-        log.warning(
-            "table %r is not in the store, so it starts empty: if it was renamed, stop and give it its name of before",
-            name,
-            extra={"table": name},
-        )
+        advice = ": if it was renamed, stop and give it its name of before"
+        tell(name, " is not in the store, so it starts empty", advice)
     for name, kept in saved.items():
         if name in service.tables:
             for line in _differences(kept["settings"], described(service.tables[name])):
-                log.warning(
-                    "table %r: %s; to keep what was saved, write it into the configuration",
-                    *(name, line),
-                    extra={"table": name},
-                )
+                tell(name, f": {line}", "; to keep what was saved, write it into the configuration")
             continue
         items = _size_of(kept) + len(kept["parked"]["keys"])
         if items and not rules.drop_removed_tables:
@@ -341,12 +345,15 @@ def _compare_tables(state: State, service: Service, rules: RestoreRules) -> None
                 "checkpoint would remove them; name the table in the configuration, or give --drop-removed-tables "
                 "(`replayd.Server(…, drop_removed_tables=True)`)"
             )
-        log.warning(
-            "table %r is not in the configuration, so its %d items are left behind: to keep them, stop by a second "
-            "signal before the next checkpoint and name it there",
-            *(name, items),
-            extra={"table": name},
-        )
+        advice = ": to keep them, stop by a second signal before the next checkpoint and name it there"
+        tell(name, f" is not in the configuration, so its {items} items are left behind", advice)
+    return differences
+
+
+def _shown(differences: list[str]) -> list[str]:
+    """As many as `info` has room for, and how many more there are."""
+    shown = [line if len(line) <= SHOWN_CHARACTERS else f"{line[:SHOWN_CHARACTERS]}…" for line in differences[:SHOWN]]
+    return [*shown, f"and {len(differences) - SHOWN} more, which the log has"] if len(differences) > SHOWN else shown
 
 
 def _items_in(state: State) -> int:

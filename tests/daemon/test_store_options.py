@@ -42,5 +42,9 @@ def test_the_command_line_has_limiters_begin_anew_and_tables_left_behind(
         assert {name: table.current_size for name, table in tables.items()} == {"t": 10, "new": 0}
         assert len(client.sample_batch("t", 5).info.key) == 5
         client.insert(np.zeros(2), {"new": 1.0})
+        said = run_replayd("info", "--address", again.address).stdout
+        told = client.info()["store"]["differences"]
+        assert [line[:11] for line in told] == ["table 'new'", "table 'gone"]
+        assert all(f"  {line}\n" in said for line in told)
     assert "table 'new' is not in the store" in again.output()
     assert "table 'gone' is not in the configuration, so its 10 items are left behind" in again.output()

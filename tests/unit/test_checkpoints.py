@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +13,14 @@ import lmdb
 import numpy as np
 import pytest
 
+from replayd.checkpoints import BYTES_A_TURN, CHUNKS_A_TURN
 from replayd.errors import LastCheckpointFailed, NoStore, StoreError
+from replayd.handover import SavedChunks
 from replayd.items import KEY_SHARD_SHIFT
 from replayd.messages import Checkpoint, Failed, Result, Sample, Sampled, Update
 from replayd.store import Store
 from replayd.store_format import pack_block
+from replayd.store_writer import Chunks, StoreWriter
 from replayd.table import Table
 from tests.unit.kept import SCHEMA, Kept
 from tests.unit.test_store_format import chunks_of
@@ -125,6 +129,49 @@ def test_what_happens_after_the_moment_is_not_in_the_checkpoint_but_in_the_next(
         assert (second.fields["items"], second.fields["chunks"]) == (20, 10)
     with Kept(tmp_path) as again:
         assert again.contents() == numbered(20)
+
+
+def test_the_turn_that_copies_the_index_has_no_requests(tmp_path: Path) -> None:
+    with Kept(tmp_path) as kept:
+        kept.insert(numbered(10))
+        kept.begin_checkpoint()
+        kept.turn_until(lambda: kept.keeper.is_behind)
+        assert not kept.service.chunks.handover.under_way
+        # The memory is there: the loop reads nothing, comes at once, and copies.
+        kept.keeper.turn(time.monotonic())
+        assert kept.service.chunks.handover.under_way
+        assert not kept.keeper.is_behind
+        kept.turn_until(lambda: kept.keeper.is_done)
+    with Kept(tmp_path) as again:
+        assert again.contents() == numbered(10)
+
+
+def test_a_turn_hands_over_so_many_chunks_and_bytes_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[list[SavedChunks]] = [[]]
+    real = StoreWriter.post
+
+    def post(writer: StoreWriter, job: object) -> None:
+        if isinstance(job, Chunks):
+            turns[-1].append(job.chunks)
+        real(writer, job)
+
+    monkeypatch.setattr(StoreWriter, "post", post)
+    with Kept(tmp_path) as kept:
+        kept.insert(numbered(2 * CHUNKS_A_TURN + 10))
+        kept.insert([bytes([n]) * (BYTES_A_TURN // 3) for n in range(7)])
+        kept.begin_checkpoint()
+        kept.turn_until(lambda: turns.append([]) or kept.keeper.is_done)  # type: ignore[func-returns-value]
+        [(_, reply)] = kept.service.drain()
+        assert isinstance(reply, Result)
+        # What the copy of the index took is told, of which nothing is said here: it depends on the machine.
+        assert reply.fields["held_ms"] > 0
+    handed = [chunks for turn in turns for chunks in turn]
+    assert sum(len(chunks.uids) for chunks in handed) == 2 * CHUNKS_A_TURN + 17
+    assert max(map(len, turns)) == 1
+    assert len(handed) >= 5
+    for chunks in handed:
+        assert len(chunks.uids) <= CHUNKS_A_TURN
+        assert chunks.nbytes.sum() <= BYTES_A_TURN
 
 
 def test_who_asks_before_the_moment_joins_and_who_asks_later_gets_the_next(tmp_path: Path) -> None:

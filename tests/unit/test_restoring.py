@@ -15,7 +15,7 @@ import pytest
 from replayd import rate_limiters, selectors
 from replayd.errors import StoreInUse, StoreMismatch, StoreUnreadable
 from replayd.messages import Failed, Sample, Sampled
-from replayd.restoring import RestoreRules
+from replayd.restoring import SHOWN, SHOWN_CHARACTERS, RestoreRules
 from replayd.store import Store
 from replayd.store_copies import bring_back, copy_store
 from replayd.store_files import DATA, MARK, is_store
@@ -183,6 +183,11 @@ def test_the_configuration_decides_and_each_difference_is_logged(
         told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         for name in ("max_size is 60", "max_times_sampled is 5", "min_size_to_sample is 7", "sampler is lifo by"):
             assert len([line for line in told if name in line]) == 1, name
+        shown = kept.info()["store"]["differences"]
+        assert shown == [
+            line.removesuffix("; to keep what was saved, write it into the configuration") for line in told[:-1]
+        ]
+        assert len(shown) >= 4
         assert not [line for line in told if "{" in line], "what Python calls a dict is nothing for people"
         kept.service.validate()
 
@@ -194,8 +199,19 @@ def test_the_same_configuration_differs_in_nothing(tmp_path: Path, caplog: pytes
         return Table("t", selectors.Prioritized(0.6), selectors.MaxHeap(), 1000, limiter, 9, (), spec)
 
     saved(tmp_path, table())
-    with Kept(tmp_path, table()):
+    with Kept(tmp_path, table()) as kept:
         assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+        assert kept.info()["store"]["differences"] == []
+
+
+def test_of_very_many_differences_info_tells_some_and_how_many_more_there_are(tmp_path: Path) -> None:
+    tables = [fifo(f"t{n}" * 40) for n in range(100)]
+    saved(tmp_path, fifo("t"), *tables)
+    with Kept(tmp_path, fifo("t")) as kept:
+        shown = kept.info()["store"]["differences"]
+        assert len(shown) == SHOWN + 1
+        assert shown[-1] == f"and {100 - SHOWN} more, which the log has"
+        assert max(map(len, shown)) <= SHOWN_CHARACTERS + 1
 
 
 def test_a_table_that_only_the_configuration_has_starts_empty(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
