@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -70,6 +71,43 @@ def test_sigterm_saves_all_and_a_restart_has_it(
     assert numbers(other) == list(range(1, 500))
     assert other.info()["server_id"] == identity
     assert other.info()["store"]["restored_generation"] == 1
+
+
+def test_a_killed_daemon_has_all_of_its_last_checkpoint_and_draws_what_the_other_one_drew(
+    start_daemon: StartDaemon, client_of: Callable[[str], Client], tmp_path: Path
+) -> None:
+    arguments = ("--table", "t,sampler=prioritized,priority_exponent=0.8,max_size=500", "--data-dir", str(tmp_path / "data"))
+    daemon = start_daemon(*arguments)
+    client = client_of(daemon.address)
+    # More than there is room for, so that some are evicted too.
+    client.insert_batch(rows(0, 600), {"t": 1.0})
+    keys = [item.info.key for item in client.peek("t", oldest=500)]
+    client.mutate_priorities("t", {key: 1.0 + n for n, key in enumerate(keys[::3])}, deletes=keys[1::7])
+    draws(client)
+    before = held(client)
+    assert len(before) == 500 - len(keys[1::7])
+    assert sum(item[2] for item in before) == 80
+    client.checkpoint()
+    then = draws(client)
+    # After the moment, and so lost.
+    client.mutate_priorities("t", deletes=keys[:1])
+    daemon.kill()
+    again = client_of(start_daemon(*arguments).address)
+    assert held(again) == before
+    assert draws(again) == then
+
+
+def held(client: Client) -> list[tuple[int, float, int, str]]:
+    """Each item, oldest first: key, priority, times sampled, and a hash of its data."""
+    items = client.peek("t", oldest=size(client, "t"))
+    hashes = [hashlib.sha256(item.data.tobytes()).hexdigest() for item in items]
+    return [(i.info.key, i.info.priority, i.info.times_sampled, hash) for i, hash in zip(items, hashes, strict=True)]
+
+
+def draws(client: Client) -> list[tuple[list[int], bytes]]:
+    """Five batches: keys and data."""
+    batches = [client.sample_batch("t", 16) for _ in range(5)]
+    return [(batch.info.key.tolist(), batch.data.tobytes()) for batch in batches]
 
 
 def test_clients_notice_a_restart_by_nothing_but_time(tmp_path: Path, client_of: Callable[[str], Client]) -> None:
