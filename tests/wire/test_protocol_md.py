@@ -107,6 +107,7 @@ def busy_service() -> Service:
         last=Checkpoint(generation=2, of=1.0, duration_s=0.1, held_ms=1.0, chunks=3, nbytes=4, items=5),
         last_error="no space left on device",
         restored_generation=1,
+        differences=["table 'per': max_size is 9 by the configuration, and was 8 when it was saved"],
         running=Progress(began_at=1.5),
         replayed=7,
     )
