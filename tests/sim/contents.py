@@ -117,6 +117,8 @@ class TableContents:
     name: str
     max_size: int
     never_waits: bool
+    is_bounded: bool
+    """It may have to evict for the server."""
     items: dict[int, Item] = field(default_factory=dict)
     accepted: set[int] = field(default_factory=set)
     """Numbers of all items that ever were."""
@@ -140,13 +142,15 @@ class TableContents:
 
 
 class Contents:
-    """Of all tables. `configured`: by name their `max_size`, and whether inserts never wait."""
+    """Of all tables. `configured`: by name their `max_size`, and whether inserts never wait. `is_bounded`: any table
+    may be made to evict, for the server's limit in bytes.
+    """
 
-    def __init__(self, configured: Mapping[str, tuple[int, bool]]) -> None:
+    def __init__(self, configured: Mapping[str, tuple[int, bool]], *, is_bounded: bool = False) -> None:
         self._configured = configured
         self.next_key = 0
         self.tables = {
-            name: TableContents(name, max_size, never_waits, smallest=max_size)
+            name: TableContents(name, max_size, never_waits, is_bounded, smallest=max_size, had_max_bytes=is_bounded)
             for name, (max_size, never_waits) in configured.items()
         }
         self._messages: dict[tuple[bytes, int], tuple[int, list[tuple[str, int]]]] = {}
@@ -205,6 +209,9 @@ class Contents:
     def _draw(self, event: Draw, table: TableContents) -> None:
         table.samples += len(event.keys)
         if table.name == QUEUE:
+            if table.is_bounded and event.keys[0] in table.items:
+                # Those before it were evicted.
+                table.drop_oldest(list(table.items).index(event.keys[0]))
             due = list(table.items)[: len(event.keys)]
             assert event.keys == due, f"the queue gave {event.keys}, and {due} were its first"
         for key, priority, times in zip(event.keys, event.priorities, event.times_sampled, strict=True):
@@ -221,7 +228,7 @@ class Contents:
         named = {*event.priorities, *event.deletes}
         strangers = named - table.items.keys()
         assert strangers <= answer.missing, f"{table.name}: {strangers - answer.missing} are not there, and were found"
-        if table.never_waits:
+        if table.never_waits and not table.is_bounded:
             assert answer.missing == strangers, f"{table.name}: {answer.missing - strangers} are there, and were missed"
         deleted = [key for key in dict.fromkeys(event.deletes) if key not in answer.missing]
         for key in deleted:
@@ -235,7 +242,7 @@ class Contents:
     def _reset(self, event: Reset, table: TableContents) -> None:
         table.samples = 0
         table.is_changed = False
-        if table.never_waits:
+        if table.never_waits and not table.is_bounded:
             assert event.removed == len(table.items), f"{table.name} had {len(table.items)} items, not {event.removed}"
         table.left += event.removed
         # Those that wait stay, and all others were accepted before them.
@@ -247,11 +254,11 @@ class Contents:
         table.is_changed = table.has_settings = True
         table.max_size = event.after["max_size"]
         table.smallest = min(table.smallest, table.max_size)
-        table.has_max_bytes = event.after["max_bytes"] is not None
+        table.has_max_bytes = table.is_bounded or event.after["max_bytes"] is not None
         table.had_max_bytes |= table.has_max_bytes
         size = len(table.items)
         self._make_room(table)
-        if table.never_waits:
+        if table.never_waits and not table.is_bounded:
             assert event.removed == size - len(table.items), f"{table.name}: {event.removed} items left at once"
 
     def _begin(self, event: NewLife) -> None:
@@ -259,7 +266,7 @@ class Contents:
         for name, (max_size, _) in self._configured.items():
             table = self.tables[name]
             table.is_changed |= table.has_settings
-            table.max_size, table.has_max_bytes, table.has_settings = max_size, False, False
+            table.max_size, table.has_max_bytes, table.has_settings = max_size, table.is_bounded, False
             table.smallest = min(table.smallest, max_size)
             self._make_room(table)
 
@@ -288,10 +295,10 @@ def _end_turn(table: TableContents, size: int, waiting: int) -> None:
     assert evicted >= 0, f"{table.name} has {size} items and {waiting} that wait, of {len(table.items)}"
     if evicted:
         is_full = table.had_max_bytes or size + table.left >= table.smallest
-        evicts = is_full and table.name != QUEUE
+        evicts = is_full and (table.name != QUEUE or table.is_bounded)
         assert evicts, f"{table.name}: {evicted} items are lost beside {size}"
         table.drop_oldest(evicted)
-    table.smallest, table.left, table.had_max_bytes = table.max_size, 0, table.has_max_bytes
+    table.smallest, table.left, table.had_max_bytes = table.max_size, 0, table.has_max_bytes or table.is_bounded
 
 
 def _check_band(name: str, limiter: RateLimiter) -> None:

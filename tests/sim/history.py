@@ -55,15 +55,18 @@ class _Reading:
 
 
 class History:
-    """Of one disk's servers. `sync`: what is acknowledged is promised. `tables` are made anew for each life."""
+    """Of one disk's servers. `sync`: what is acknowledged is promised. `is_bounded`: the server has a limit in bytes.
+    `tables` are made anew for each life.
+    """
 
-    def __init__(self, tables: Sequence[Table], *, sync: bool) -> None:
+    def __init__(self, tables: Sequence[Table], *, sync: bool, is_bounded: bool = False) -> None:
         self._sync = sync
         self._sizes: Sizes | None = None
         self._configured = {table.name: (table.max_size, table.limiter.max_diff is None) for table in tables}
         self._turns: list[_Turn] = []
         self._times: list[float] = []
-        self.contents = Contents(self._configured)
+        self._is_bounded = is_bounded
+        self.contents = Contents(self._configured, is_bounded=is_bounded)
         self.rolled_back: Counter[tuple[str, int]] = Counter()
         """Items, by table and number, whose insert a crash took."""
         self.drawn_back: Counter[tuple[str, int]] = Counter()
@@ -187,7 +190,7 @@ class History:
         first_key, given = service._keys.take(0), self.contents.next_key
         assert first_key >= given, f"keys from {first_key} on are given anew, of those before {given}"
         self._forget(kept)
-        self.contents = Contents(self._configured)
+        self.contents = Contents(self._configured, is_bounded=self._is_bounded)
         for turn in self._turns:
             for event in turn.events:
                 self.contents.apply(event)

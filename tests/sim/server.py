@@ -44,6 +44,8 @@ TURN_S = 0.0005
 """What a turn of the loop takes at most, as a rule."""
 SLOW_TURN_S = 1.0
 MESSAGES_A_TURN = 20
+PROVEN_EACH = 16
+"""Turns from one proof of all counts to the next."""
 BEGAN_NS = 1_800_000_000 * 10**9
 """When the world began, in nanoseconds since 1970: keys are counted from the time of a server's start."""
 
@@ -58,6 +60,8 @@ class Options:
     journal_max_bytes: int
     checkpoint_interval_s: float
     lease_s: float
+    max_bytes: int | None
+    """Of all tables together."""
     part_bytes: int
     """What a checkpoint hands over in a turn, and what is written in one transaction: small, so that there are many."""
 
@@ -79,7 +83,8 @@ class Server:
         self.service: Service
         self.disk = Disk(world.random)
         self.options = options
-        self.history = History(make_tables(), sync=options.mode == "sync")
+        self.history = History(make_tables(), sync=options.mode == "sync", is_bounded=options.max_bytes is not None)
+        self._turns = 0
         self._world = world
         self._network = network
         self._make_tables = make_tables
@@ -117,6 +122,7 @@ class Server:
             seed=world.random.getrandbits(32),
             lease_s=self.options.lease_s,
             started_at=world.now,
+            max_bytes=self.options.max_bytes,
             first_key=first_key_at(BEGAN_NS + int(world.now * 1e9)),
         )
         self._reception = Reception(self.service, zmq.Frame, lambda fault, now: None)
@@ -175,6 +181,8 @@ class Server:
         self.met["expired stream"] += service.streams.expired
         self.met["duplicate"] += counters.duplicates
         self.met["refused request"] += counters.refused
+        if self.options.max_bytes is not None:
+            self.met["eviction for the server"] += sum(table.evictions for table in service.tables.values())
         self.met["eviction"] += sum(table.evictions for table in service.tables.values())
         waited = [table.blocked.seconds(self._world.now)["insert"] for table in service.tables.values()]
         self.met["insert that waited"] += sum(any(seconds.values()) for seconds in waited)
@@ -237,6 +245,10 @@ class Server:
         due = [self._reception.end_turn(now), self._keeper.turn(now)]
         replies = self.service.drain()
         self.history.turn(now, taken, replies, self.service.tables.values())
+        self._turns += 1
+        if self._turns % PROVEN_EACH == 0:
+            self.service.validate()
+            self.met["proof amid work"] += 1
         for peer, reply in self._keeper.released(replies):
             self.history.sent(peer, reply)
             link = self._links.get(peer)

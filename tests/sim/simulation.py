@@ -155,5 +155,6 @@ def _options(chance: random.Random) -> Options:
         journal_max_bytes=chance.choice([1 << 30, 1 << 30, 1 << 30, 20_000]),
         checkpoint_interval_s=chance.choice([0.0, 0.0, 2.0]),
         lease_s=chance.choice([60.0, 2.0]),
+        max_bytes=chance.choice([None, None, None, 20_000]),
         part_bytes=chance.choice([1000, 1 << 24]),
     )
