@@ -76,7 +76,8 @@ def test_sigterm_saves_all_and_a_restart_has_it(
 def test_a_killed_daemon_has_all_of_its_last_checkpoint_and_draws_what_the_other_one_drew(
     start_daemon: StartDaemon, client_of: Callable[[str], Client], tmp_path: Path
 ) -> None:
-    arguments = ("--table", "t,sampler=prioritized,priority_exponent=0.8,max_size=500", "--data-dir", str(tmp_path / "data"))
+    table = "t,sampler=prioritized,priority_exponent=0.8,max_size=500"
+    arguments = ("--table", table, "--data-dir", str(tmp_path / "data"))
     daemon = start_daemon(*arguments)
     client = client_of(daemon.address)
     # More than there is room for, so that some are evicted too.
