@@ -23,7 +23,7 @@ from replayd.service import Service
 from tests.sim.disk import Disk
 from tests.sim.simulation import Simulation
 
-SEEDS = 60
+SEEDS = 240
 """Within which a broken rule must be noticed."""
 Patch = pytest.MonkeyPatch
 
