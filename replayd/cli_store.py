@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from replayd_client.pool import ConnectionPool
 
 TIMEOUT_S = 600.0
+REACHED_S = 10.0
+"""A daemon that does not answer by then is not there."""
 ANSWER_S = 1.0
 """How long an answer about progress is waited for."""
 
@@ -62,8 +64,12 @@ def checkpoint(address: str, timeout_s: float, target: Path | None, keep: int | 
 
     if keep is not None and target is None:
         raise click.UsageError("--keep needs --to")
-    with connected(address) as pool, shown("checkpoint", lambda: _written(pool)):
-        done = inspection.checkpoint(pool, time.monotonic() + timeout_s)
+    with connected(address) as pool:
+        # To write takes as long as it takes; to find nobody there does not.
+        with pool.connection() as connection:
+            connection.open_session(time.monotonic() + min(timeout_s, REACHED_S))
+        with shown("checkpoint", lambda: _written(pool)):
+            done = inspection.checkpoint(pool, time.monotonic() + timeout_s)
     answer = done._asdict()
     if target is None:
         if as_json:

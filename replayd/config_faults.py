@@ -37,7 +37,7 @@ class ConfigError(Exception):
     served; None if nothing is known of them."""
 
     def __init__(self, faults: Sequence[Fault], sound: Config | None = None) -> None:
-        self.faults = list(faults)
+        self.faults = sorted(faults, key=_place)
         self.sound = sound
         super().__init__("\n".join(self.problems))
 
@@ -67,6 +67,12 @@ class Places:
             return ""
         line = line_of(key_lines(self.text), path)
         return self.file if line is None else f"{self.file}:{line}"
+
+
+def _place(fault: Fault) -> tuple[str, int]:
+    """Where it stands: file after file, line after line, and in the order found where there is no line."""
+    file, _, line = fault.place.rpartition(":")
+    return (file, int(line)) if line.isdecimal() else (fault.place, 0)
 
 
 def faults_of(details: ErrorDetails, data: Mapping[str, Any], places: Places) -> list[Fault]:

@@ -235,6 +235,7 @@ class Keeper:
         error = self._service.durability.last_error
         if self._is_last and (error is not None or not checkpoints.is_idle):
             raise LastCheckpointFailed(
-                f"the last checkpoint is not on the disk ({error or 'it was cut short'}); what "
-                f"{self._options.path} has is older, and the next start begins with it: see to the disk before"
+                f"the last checkpoint is not on the disk ({error or 'a second signal cut it short'}): what "
+                f"{self._options.path} has is older, and the next start begins with it"
+                + (": see to the disk before" if error else ". A stop takes as long as its checkpoint: let it")
             )

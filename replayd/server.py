@@ -280,7 +280,7 @@ class Daemon:
                         self._gate.reload()
                     if self._reload:
                         self._reload(self._reception, now)
-                    else:
+                    elif not self._gate:
                         log.warning("SIGHUP changes no settings: there is no file of them; `replayd set` changes many")
             self._unread.look(now)
             due = self._reception.end_turn(now)

@@ -61,6 +61,14 @@ def test_all_faults_are_told_with_their_lines_in_the_code_of_a_configuration(tmp
     assert second == f"replayd: {path}:6: table 'a': unknown key 'max_sise'; did you mean 'max_size'?"
 
 
+def test_faults_are_told_in_the_order_of_their_lines(tmp_path: Path) -> None:
+    text = '[[table]]\nname = "b"\nmax_size = 0\n\n[serves]\n\n[server]\nlease = 60\nsed = 1\n' + 10 * "\n" + "[hpt]\n"
+    ended = run("check-config", write(tmp_path, text))
+    lines = [int(line.split(":")[2]) for line in ended.stderr.splitlines()]
+    assert len(lines) == 5
+    assert lines == sorted(lines)
+
+
 @pytest.mark.parametrize(
     "faulty",
     ["[server]\nlease = 60\n", '[http]\nlisten = "x"\n', "[access]\n", '[[table]]\nname = "b"\nmax_size = 0\n'],

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from replayd import cli_store
 from replayd.cli import main
 from replayd_client import Client
 from tests.daemon.conftest import ConnectPeer, StartDaemon
+from tests.daemon.embedded import free_port
 from tests.daemon.harness import DaemonProcess, Peer, run_replayd
 
 TABLES = {"replay": ""}
@@ -266,3 +268,11 @@ def test_nobody_at_the_address_is_told(command: list[str]) -> None:
     assert ended.returncode == os.EX_UNAVAILABLE
     assert "tcp://127.0.0.1:9" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_checkpoint_does_not_wait_long_for_a_daemon_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only to write takes as long as `--timeout` allows."""
+    monkeypatch.setattr(cli_store, "REACHED_S", 0.1)
+    ended = CliRunner().invoke(main, ["checkpoint", "--address", f"tcp://127.0.0.1:{free_port()}"])
+    assert ended.exit_code == os.EX_UNAVAILABLE
+    assert "no replayd" in ended.stderr
