@@ -327,7 +327,7 @@ def _compare_tables(state: State, service: Service, rules: RestoreRules) -> list
 
     def tell(table: str, difference: str, advice: str) -> None:
         differences.append(f"table {table!r}{difference}")
-        log.warning("table %r%s%s", *(table, difference, advice), extra={"table": table})
+        log.warning("%s%s", differences[-1], advice, extra={"table": table})
 
     saved = {kept["name"]: kept for kept in state["tables"]}
     for name in service.tables.keys() - saved.keys():
