@@ -100,7 +100,7 @@ def test_the_table_goes_where_the_readme_has_its_place(tmp_path: Path, monkeypat
 
 
 def test_peers_that_are_not_installed_are_named_with_the_remedy(tmp_path: Path) -> None:
-    ended = bench("--quick", "--peers", "--dir", str(tmp_path))
+    ended = bench("--peers", "--table", "--dir", str(tmp_path))
     assert ended.returncode == 1
     assert "scripts/bench-peers-setup" in ended.stderr
 
