@@ -47,6 +47,9 @@ HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 5_000, 15_000
 """libzmq's own pings: without them a peer whose machine vanished is never noticed."""
 ATTEMPT_S = 5.0
 """What a socket has to connect. libzmq says nothing of a name that does not resolve, or of a machine that is silent."""
+NEVER_MS = (1 << 31) - 1
+"""After which libzmq connects again by itself: 24 days, the longest there is. With -1, for never, it drops what the
+other side sent last, and nobody has read, when that ends the connection."""
 REOPEN_S = (0.05, 0.1, 0.25, 0.5, 1.0)
 """Pauses before a socket is replaced that was lost before it had a session; the last one is repeated."""
 PUT_OFF_S = 0.25
@@ -249,7 +252,7 @@ class Connection:
         socket = self._context.socket(zmq.DEALER)
         socket.linger = LINGER_MS
         socket.sndhwm = socket.rcvhwm = HIGH_WATER_MESSAGES
-        socket.reconnect_ivl = -1
+        socket.reconnect_ivl = NEVER_MS
         socket.heartbeat_ivl, socket.heartbeat_timeout = HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
         socket.copy_threshold = COPY_BELOW_BYTES
         # With IPv6 on, libzmq takes the first address a name has: for localhost that is ::1, where few servers listen.
