@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replayd.cli_operator import ADDRESS, Seconds, connected, fail, print_json
+from replayd.cli_operator import connected, fail, print_json
+from replayd.cli_options import ADDRESS, Time
 from replayd.exit_codes import of_store
 from replayd.wording import size_text
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from replayd_client.inspection import Checkpointed
     from replayd_client.pool import ConnectionPool
 
-TIMEOUT_S = 600.0
+TIMEOUT = "10min"
 REACHED_S = 10.0
 """A daemon that does not answer by then is not there."""
 ANSWER_S = 1.0
@@ -34,12 +35,7 @@ ANSWER_S = 1.0
 @click.command()
 @ADDRESS
 @click.option(
-    "--timeout",
-    "timeout_s",
-    type=Seconds(),
-    default=TIMEOUT_S,
-    show_default=True,
-    help="Time to wait for it.",
+    "--timeout", "timeout_s", type=Time(), default=TIMEOUT, show_default=True, help="How long to wait for it."
 )
 @click.option("--to", "target", type=click.Path(path_type=Path), help="Copy the store there: compact, self-contained.")
 @click.option(
@@ -176,7 +172,7 @@ def _copy(done: Checkpointed, target: Path, keep: int | None) -> tuple[Copied, l
 
     # What is being copied has a name of its own until it is whole, beside its place.
     parent, size = (target.absolute().parent if keep is None else target), _size_bytes(source)
-    parts = f".*.part-{os.getpid()}"
+    parts = f".*.part-{os.getpid()}-*"
     try:
         with shown("copying", lambda: (sum(map(_size_bytes, parent.glob(parts))), size)):
             return (copy_store(source, target), []) if keep is None else copy_into_rotation(source, target, keep)

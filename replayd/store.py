@@ -225,6 +225,8 @@ class Store:
 
     def write_index(self, state: State, *, saved_at: float, clean: bool) -> IndexWritten:
         """Put this state in the place of the last one. From the end of the call on it is what a start would find."""
+        # What a copy read that was killed would be kept for it as long as the daemon lives.
+        self._env.reader_check()
         before = {} if self.head is None else {array.path: array for array in self.head.arrays}
         generation = 1 if self.head is None else self.head.generation + 1
         tree, arrays = take_apart(state)

@@ -23,7 +23,6 @@ from replayd.errors import StoreError, StoreUnreadable
 from replayd.store import Store
 from replayd.store_files import (
     DATA,
-    LOCK,
     MARK,
     check_structure,
     is_store,
@@ -39,6 +38,7 @@ from replayd.store_files import (
     take_back,
 )
 from replayd.store_format import Damaged, Head, unpack_head
+from replayd.store_parts import part_of_copy, remove_files, remove_leftovers
 
 log = logging.getLogger("replayd")
 
@@ -66,16 +66,14 @@ def copy_store(source: Path, target: Path) -> Copied:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StoreError(f"{target} is there already")
     target = target.absolute()
-    part = target.with_name(f".{target.name}.part-{os.getpid()}")
     try:
-        part.mkdir(parents=True)
-        head = _copy_into(source, part)
-        part.rename(target)
+        remove_leftovers(target.parent, re.escape(target.name))
+        with part_of_copy(target) as part:
+            head = _copy_into(source, part)
+            part.rename(target)
         sync_directory(target.parent)
     except (OSError, lmdb.Error) as error:
-        raise StoreError(f"{target}: {reason(part.parent, error)}") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+        raise StoreError(f"{target}: {reason(target.parent, error)}") from error
     return Copied(target, head.generation, head.saved_at, (target / DATA).stat().st_size)
 
 
@@ -87,16 +85,15 @@ def copy_into_rotation(source: Path, parent: Path, keep: int) -> tuple[Copied, l
     with _reading(source) as env:
         generation = _head(source, env).generation
     name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-checkpoint-{generation}"
+    remove_leftovers(parent, _NAME.pattern)
     copied = copy_store(source, parent / name)
     copies = sorted(path for path in parent.iterdir() if _NAME.fullmatch(path.name) and is_store(path))
     removed = copies[: max(0, len(copies) - keep)]
     for path in removed:
-        for file in (MARK, DATA, LOCK):
-            (path / file).unlink(missing_ok=True)
         try:
-            path.rmdir()
-        except OSError:
-            log.warning("%s has files that are not replayd's: remove it by hand if nobody needs them", path)
+            remove_files(path)
+        except OSError as error:
+            log.warning("%s could not be removed: %s; remove it by hand if nobody needs what is in it", path, error)
     return copied, removed
 
 

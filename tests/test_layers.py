@@ -86,6 +86,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "store_files",
         "store_format",
         "store_formats",
+        "store_parts",
         "store_writer",
     ),
     "shell": (
@@ -124,6 +125,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "cli_doctor",
         "cli_info",
         "cli_operator",
+        "cli_options",
         "cli_store",
         "cli_top",
         "doctor",

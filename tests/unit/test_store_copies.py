@@ -9,14 +9,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from replayd.errors import StoreError, StoreInUse, StoreUnreadable
+from replayd.messages import Reset, Result
 from replayd.store import Store
-from replayd.store_copies import bring_back, copy_store
+from replayd.store_copies import bring_back, copy_into_rotation, copy_store
 from replayd.store_files import DATA, LOCK, MARK
+from replayd.store_parts import part_of_copy, remove_files
 from tests.unit.kept import Kept
 
 OLD, NEW = [b"old" * 99], [b"new" * 99, b"newer" * 99]
@@ -148,9 +151,9 @@ def test_a_store_that_cannot_be_given_its_place_again_is_named(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from replayd.store_copies import bring_back
+from replayd.store_copies import bring_back, copy_store
 
-source, directory, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+work, source, directory, steps = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "open", "shutil.rmtree"}
 
 
@@ -167,14 +170,26 @@ for n in range(steps):
     if pid == 0:
         directory, steps = f"{directory}/{n}", n
         sys.addaudithook(count)
-        bring_back(Path(source), Path(directory), replace=True)
+        eval(work)
         os._exit(0)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     print(code, flush=True)
     if code == 0:
         break
 """
+RESTORE = "bring_back(source, Path(directory), replace=True)"
+COPY = "copy_store(source, Path(directory) / 'copy')"
 STEPS = 40
+
+
+def kill_at_each_step(work: str, source: Path, many: Path) -> int:
+    """How many were killed before one ended by itself: each works in its own of the directories in `many`."""
+    command = [sys.executable, "-c", KILLED, work, str(source), str(many), str(STEPS)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    codes = list(map(int, ended.stdout.split()))
+    kills = len(codes) - 1
+    assert codes == [-signal.SIGKILL] * kills + [0], ended.stderr
+    return kills
 
 
 @pytest.mark.parametrize("was_there", [True, False], ids=["over a store", "where none was"])
@@ -187,12 +202,7 @@ def test_a_restore_that_is_killed_at_any_step_leaves_a_store_or_a_start_that_ref
             shutil.copytree(live, many / str(n))
         else:
             (many / str(n)).mkdir(parents=True)
-    ended = subprocess.run(
-        [sys.executable, "-c", KILLED, str(copy), str(many), str(STEPS)], capture_output=True, text=True, check=True
-    )
-    codes = list(map(int, ended.stdout.split()))
-    kills = len(codes) - 1
-    assert codes == [-signal.SIGKILL] * kills + [0], ended.stderr
+    kills = kill_at_each_step(RESTORE, copy, many)
     assert kills > 10
     found, layouts = [], set()
     for n in range(kills + 1):
@@ -235,3 +245,107 @@ def test_a_store_that_is_in_use_is_not_replaced(live: Path, copy: Path) -> None:
     with Kept(live), pytest.raises(StoreInUse):
         bring_back(copy, live, replace=True)
     assert names(live) == {DATA, LOCK, MARK}
+
+
+# --- copies that were killed ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def killed(tmp_path: Path, live: Path) -> list[Path]:
+    """Directories of copies each of which was killed at another step."""
+    many = tmp_path / "many"
+    for n in range(STEPS):
+        (many / str(n)).mkdir(parents=True)
+    return [many / str(n) for n in range(kill_at_each_step(COPY, live, many))]
+
+
+def test_what_a_copy_left_that_was_killed_at_any_step_goes_with_the_next_one_there(
+    live: Path, killed: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    left = [parent for parent in killed if names(parent) - {"copy"}]
+    assert len(left) > 5
+    for parent in killed:
+        assert "copy" not in names(parent) or contents(parent / "copy") == OLD
+        parts = names(parent) - {"copy"}
+        # A copy of another name does not touch it.
+        copy_store(live, parent / "other")
+        assert names(parent) >= set(parts)
+        shutil.rmtree(parent / "copy", ignore_errors=True)
+        caplog.clear()
+        copy_store(live, parent / "copy")
+        assert names(parent) == {"copy", "other"}
+        told = [record.message for record in caplog.records]
+        assert told == [f"removed {parent / part}, which a copy left that was cut short" for part in parts]
+        assert contents(parent / "copy") == OLD
+
+
+def test_what_copies_left_that_were_killed_goes_with_the_next_one_of_a_rotation(live: Path, killed: list[Path]) -> None:
+    parts = [part for parent in killed for part in parent.iterdir() if part.name.startswith(".copy.part-")]
+    copies = live.parent / "copies"
+    copies.mkdir()
+    for n, part in enumerate(parts):
+        part.rename(copies / f".20260102T030405Z-checkpoint-{n}.part-{n}-0a1b")
+    strangers = {".mine.part-7-0a1b", ".20260102T030405Z-checkpoint-7.part-8", ".20260102T030405Z-checkpoint-7.part-9"}
+    for name in strangers:
+        # Named otherwise; and without the mark.
+        (copies / name).mkdir()
+        (copies / name / DATA).write_bytes(b"somebody's")
+    (copies / ".mine.part-7-0a1b" / MARK).write_bytes(b"")
+    (copies / ".20260102T030405Z-checkpoint-7.part-9" / MARK).write_bytes(b"{}")
+    copied, removed = copy_into_rotation(live, copies, 1)
+    assert (names(copies), removed) == ({copied.path.name, *strangers}, [])
+
+
+def test_a_copy_that_is_being_made_stays(live: Path, tmp_path: Path) -> None:
+    with part_of_copy(tmp_path / "copy") as part:
+        (part / DATA).write_bytes(b"half of it")
+        copy_store(live, tmp_path / "copy")
+        assert names(part) == {DATA, MARK}
+    assert not part.exists()
+    assert contents(tmp_path / "copy") == OLD
+
+
+def test_a_rotation_that_is_killed_while_it_removes_goes_on_with_the_next_one(
+    live: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = tmp_path / "copies"
+    first, _ = copy_into_rotation(live, copies, 2)
+    real = Path.unlink
+    for steps in range(4):
+        old = copies / f"20200101T000000Z-checkpoint-{steps}"
+        shutil.copytree(first.path, old)
+        left = [steps]
+
+        def unlink(path: Path, missing_ok: bool = False, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+            real(path, missing_ok)
+
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr(Path, "unlink", unlink)
+            remove_files(old)
+        shutil.rmtree(first.path)
+        first, _ = copy_into_rotation(live, copies, 1)
+        assert names(copies) == {first.path.name}
+
+
+READER_KILLED = """
+import lmdb, os, signal, sys
+env = lmdb.open(sys.argv[1], readonly=True, max_dbs=8)
+transaction = env.begin()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_copy_that_is_killed_does_not_make_the_store_grow(tmp_path: Path) -> None:
+    with Kept(tmp_path / "data") as kept:
+        sizes = []
+        for n in range(12):
+            if n == 4:
+                subprocess.run([sys.executable, "-c", READER_KILLED, str(tmp_path / "data")])
+            kept.insert([os.urandom(1 << 18)] * 4)
+            assert isinstance(kept.ask(Reset(1, "t")), Result)
+            assert isinstance(kept.checkpoint(), Result)
+            sizes.append((tmp_path / "data" / DATA).stat().st_size)
+        assert sizes[-1] <= 1.5 * sizes[3]
