@@ -30,6 +30,7 @@ from replayd.cli_info import COMMANDS as OF_A_DAEMON
 from replayd.cli_keys import keys
 from replayd.cli_operator import COMMANDS as OF_A_TABLE
 from replayd.cli_operator import fail
+from replayd.cli_options import ADDRESS_VARIABLE
 from replayd.cli_store import COMMANDS as OF_A_STORE
 from replayd.cli_top import top
 from replayd.exit_codes import MEANINGS, Commands, of_keys, of_store
@@ -67,7 +68,8 @@ def main() -> None:
     """Experience replay as a service: actors insert, learners sample, the daemon keeps the two in step.
 
     Every option can be given in the environment: `serve --ingest-port` is REPLAYD_SERVE_INGEST_PORT. Where an option
-    may be repeated, spaces separate the values.
+    may be repeated, spaces separate the values. REPLAYD_ADDRESS names the daemon for all commands that ask one.
+    Times are written 500ms, 5s, 2min or 1h, or as a number of seconds, sizes 500MB or 4GiB, or as a number of bytes.
     """
 
 
@@ -333,13 +335,15 @@ def _endpoint_file(path: str | None, daemon: Daemon, status: StatusServer | None
 
 
 def _name_variables(group: click.Group, prefix: str) -> None:
-    """An option's variable is called after what one types; click itself would take the name of the parameter."""
+    """An option's variable is called after what one types; click itself would take the name of the parameter. Where a
+    daemon is has one that all commands share, too."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             _name_variables(command, f"{prefix}_{name}")
         for option in command.params:
             if isinstance(option, click.Option):
-                option.envvar = f"{prefix}_{name}_{option.opts[0].removeprefix('--')}".upper().replace("-", "_")
+                own = f"{prefix}_{name}_{option.opts[0].removeprefix('--')}".upper().replace("-", "_")
+                option.envvar = [own, ADDRESS_VARIABLE] if option.name == "address" else own
 
 
 _name_variables(main, "REPLAYD")

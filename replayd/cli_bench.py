@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from replayd.cli_completion import tables_there
-from replayd.cli_operator import endpoint_of, fail, print_json
+from replayd.cli_operator import fail, print_json
+from replayd.cli_options import ADDRESS_VARIABLE, Size, Time, endpoint_of, variable_of
 from replayd.exit_codes import of_refusal
 from replayd.wording import aligned, short
 
@@ -52,25 +53,34 @@ class Figures:
     """Why it ended before its time, empty if it did not."""
 
 
+def _daemon_of(context: click.Context, option: click.Parameter, address: str | None) -> str | None:
+    """The daemon that is measured. One that is merely the usual one is left alone unless a table of it is named: it
+    would be written to."""
+    if context.params["table"] is None and variable_of(context, option) == ADDRESS_VARIABLE:
+        return None
+    return endpoint_of(context, option, address)
+
+
 @click.command()
 @click.option(
     "--address",
-    callback=lambda context, option, value: value and endpoint_of(context, option, value),
-    help="A daemon that runs.  [default: one is started, and ended]",
+    callback=_daemon_of,
+    help=f"A daemon that runs.  [default: with --table {ADDRESS_VARIABLE}; else one is started, and ended]",
 )
 @click.option(
     "--table",
+    is_eager=True,
     shell_complete=tables_there,
     help="Table of that daemon. Items are inserted there, and removed at the end.",
 )
 @click.option(
-    "--seconds", "seconds", type=click.FloatRange(0.1, 600), default=3.0, show_default=True, help="For each kind."
+    "--seconds", "seconds", type=Time(0.1, 600), default="3s", show_default=True, help="How long, for each kind."
 )
 @click.option("--batch", type=click.IntRange(1, 16384), default=256, show_default=True, help="Items of one call.")
 @click.option(
     "--item-bytes",
-    type=click.IntRange(4, 16 << 20),
-    default=4096,
+    type=Size(4, 16 << 20),
+    default="4KiB",
     show_default=True,
     help="Payload of an item, float32 of random bits, which nothing compresses.",
 )

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from replayd.cli_operator import DEFAULT_ADDRESS, Seconds, endpoint_of, print_json
+from replayd.cli_operator import print_json
+from replayd.cli_options import ADDRESS_VARIABLE, DEFAULT_ADDRESS, Time, endpoint_of
 from replayd.exit_codes import OF_FINDINGS
 
 INSTALLED = "/etc/replayd/replayd.toml"
@@ -30,10 +31,10 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 )
 @click.option(
     "--address",
-    callback=lambda context, option, value: value and endpoint_of(context, option, value),
-    help="Where the daemon answers.  [default: that of the settings]",
+    callback=endpoint_of,
+    help=f"Where the daemon answers.  [default: {ADDRESS_VARIABLE}, else that of the settings]",
 )
-@click.option("--timeout", "timeout_s", type=Seconds(), default=2.0, show_default=True, help="Time to wait for it.")
+@click.option("--timeout", "timeout_s", type=Time(), default="2s", show_default=True, help="How long to wait for it.")
 @click.option(
     "--peers", type=click.IntRange(1), default=EXPECTED_PEERS, show_default=True, help="How many will be connected."
 )

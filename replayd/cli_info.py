@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from replayd.cli_operator import ADDRESS, Seconds, asking, connected, print_json
+from replayd.cli_operator import asking, connected, print_json
+from replayd.cli_options import ADDRESS, Time
 from replayd.wording import aligned, count, short, size_text
 
 PING_S = 1.0
@@ -112,7 +113,7 @@ def _limiter_text(limiter: Mapping[str, Any]) -> str:
 
 @click.command()
 @ADDRESS
-@click.option("--wait", "wait_s", type=Seconds(), help="Keep trying for so long.")
+@click.option("--wait", "wait_s", type=Time(), help="Keep trying for so long.")
 @click.option("--json", "as_json", is_flag=True, help="Print who answered, and how soon, as JSON.")
 def ping(address: str, wait_s: float | None, as_json: bool) -> None:
     """Ask whether a daemon answers.

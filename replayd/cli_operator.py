@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from replayd.cli_completion import tables_there
+from replayd.cli_options import ADDRESS, Time
 from replayd.exit_codes import of_client_keys, of_refusal
 from replayd.wording import aligned, count
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from replayd_client.inspection import PeekedItem
     from replayd_client.pool import ConnectionPool
 
-DEFAULT_ADDRESS = "tcp://127.0.0.1:7077"
 PEEKED = 10
 """Items that `peek` shows if nobody says how many."""
 SHOWN_VALUES = 4
@@ -45,37 +44,6 @@ SETTINGS = {
 """What settings may be that are never unlimited."""
 BOOLS = ("paused_inserts", "paused_samples")
 """Settings that are yes or no."""
-MAX_WAIT_S = 1_000_000.0
-"""A wait in milliseconds must fit into the C int that libzmq polls with."""
-
-
-def endpoint_of(context: click.Context, option: click.Parameter, address: str) -> str:
-    """The address as a socket needs it; `tcp://` may be left out, as in `Client("localhost:7077")`."""
-    endpoint = address if "://" in address else f"tcp://{address}"
-    tcp = re.fullmatch(r"tcp://.+:(\d{1,5})", endpoint)
-    if not (1 <= int(tcp[1]) <= 65535 if tcp else re.fullmatch(r"ipc://.+", endpoint)):
-        raise click.BadParameter(f"expected HOST:PORT, tcp://HOST:PORT or ipc://PATH, got {address!r}")
-    return endpoint
-
-
-class Seconds(click.FloatRange):
-    """A time to wait for."""
-
-    name = "seconds"
-
-    def __init__(self) -> None:
-        super().__init__(min=0, max=MAX_WAIT_S)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds: float = super().convert(value, param, ctx)
-        if seconds != seconds:  # A range has nothing against NaN: it compares with nothing.
-            self.fail(f"expected a number of seconds, got {value!r}", param, ctx)
-        return seconds
-
-
-ADDRESS = click.option(
-    "--address", default=DEFAULT_ADDRESS, show_default=True, callback=endpoint_of, help="Where the daemon answers."
-)
 TABLE = click.argument("table", shell_complete=tables_there)
 
 
@@ -83,7 +51,7 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
     """The options of a command that asks for something."""
     command = click.option("--json", "as_json", is_flag=True, help="Print what the daemon said, as JSON.")(command)
     timeout = click.option(
-        "--timeout", "timeout_s", type=Seconds(), default=5.0, show_default=True, help="Time to wait for the answer."
+        "--timeout", "timeout_s", type=Time(), default="5s", show_default=True, help="How long to wait for the answer."
     )
     return ADDRESS(timeout(command))
 

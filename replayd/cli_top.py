@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from replayd.cli_completion import tables_there
-from replayd.cli_operator import ADDRESS, connected, fail, print_json
+from replayd.cli_operator import connected, fail, print_json
+from replayd.cli_options import ADDRESS, Time
 from replayd.wording import count, duration, short, size_text
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from replayd_client.pool import ConnectionPool
 
-INTERVAL_S = 1.0
+INTERVAL = "1s"
 ANSWER_S = 5.0
 """How long an answer may take before it is said that nobody answers."""
 REMEMBERED = 24
@@ -47,10 +48,10 @@ _CLAUSE = re.compile(r"[,;] |  (?=\S)")
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(0.1, 3600),
-    default=INTERVAL_S,
+    type=Time(0.1, 3600),
+    default=INTERVAL,
     show_default=True,
-    help="Seconds between looks.",
+    help="Time between looks.",
 )
 @click.option(
     "--frames", type=click.IntRange(1), help="End after so many looks.  [default: 1 if not in a terminal, or as JSON]"

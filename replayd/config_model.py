@@ -5,7 +5,6 @@ What stands below a key is what `replayd default-config` says of it. Knows neith
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from replayd.addresses import OFF, bindable, collide, http_address, is_public
 from replayd.config_choices import Limiter, MinSizeLimiter, PlainSelector, QueueLimiter, Section, Selector, StackLimiter
-from replayd.config_units import as_bytes
+from replayd.config_units import as_bytes, as_seconds
 from replayd.extensions import InsertOnSample, PriorityDiffusion
 from replayd.journal import JournalOptions
 from replayd.limits import CHECKPOINT_INTERVAL_S, LEASE_S, NAME_BYTES
@@ -215,14 +214,6 @@ class TableConfig(Section):
         )
 
 
-def seconds(value: Any) -> float:
-    """A time as the file has it. Raises ValueError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h)", value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError(f'expected a time with its unit, such as "500ms", "60s", "5min" or "1h", got {value!r}')
-    return float(match[1]) * {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}[match[2]]
-
-
 class ServerConfig(Section):
     """Where the daemon listens; `ingest = ""` is no PULL socket. With a seed, the same messages draw the same items."""
 
@@ -235,7 +226,7 @@ class ServerConfig(Section):
     items keys that none before it gave."""
     max_bytes: Annotated[int | None, BeforeValidator(as_bytes), Field(ge=1)] = Field(None, examples=["16GiB"])
     """Bytes that all tables hold together, as a table's max_bytes; each table's when_full says what happens then."""
-    lease: Annotated[float, BeforeValidator(seconds), Field(ge=0.1, le=86400.0)] = LEASE_S
+    lease: Annotated[float, BeforeValidator(as_seconds), Field(ge=0.1, le=86400.0)] = LEASE_S
     """How long a silent writer is remembered, so that it may go on where it was."""
     insecure_public: bool = False
     """Allow addresses that other machines can reach although whoever reaches them may read and write all data."""
@@ -262,14 +253,14 @@ class StoreConfig(Section):
 
     path: Annotated[str, Field(min_length=1, examples=["/var/lib/replayd/store"])]
     """Directory of the store. Without this section nothing outlives the daemon."""
-    checkpoint_interval: Annotated[float, BeforeValidator(seconds)] = CHECKPOINT_INTERVAL_S
+    checkpoint_interval: Annotated[float, BeforeValidator(as_seconds)] = CHECKPOINT_INTERVAL_S
     """Between two checkpoints; "0s": only when asked for."""
     checkpoint_on_stop: bool = True
     """Whether the daemon's end writes a last one."""
     journal: Literal["off", "interval", "sync"] = "off"
     """What a crash may take: "off" all since the last checkpoint, "interval" the last `journal_interval`, "sync"
     nothing that was acknowledged."""
-    journal_interval: Annotated[float, Field(gt=0), BeforeValidator(seconds)] = JournalOptions().interval_s
+    journal_interval: Annotated[float, Field(gt=0), BeforeValidator(as_seconds)] = JournalOptions().interval_s
     """Between two commits of the journal where it is "interval"."""
     journal_max_bytes: Annotated[int, Field(ge=1 << 20), BeforeValidator(as_bytes)] = JournalOptions().max_bytes
     """With so much in the journal the next checkpoint begins, which trims it."""

@@ -18,7 +18,8 @@ from pydantic.fields import FieldInfo
 
 from replayd.config_choices import LIMITERS, Section
 from replayd.config_environment import variables
-from replayd.config_model import SECTIONS, Config, TableConfig, seconds
+from replayd.config_model import SECTIONS, Config, TableConfig
+from replayd.config_units import as_seconds
 
 WIDTH = 110
 
@@ -98,7 +99,7 @@ def _words(text: str) -> Iterator[str]:
 def _setting(key: str, field: FieldInfo) -> str:
     """One line, not made: the default, or the example where there is none."""
     value = field.examples[0] if field.examples else field.get_default(call_default_factory=True)
-    if any(isinstance(each, BeforeValidator) and each.func is seconds for each in field.metadata):
+    if any(isinstance(each, BeforeValidator) and each.func is as_seconds for each in field.metadata):
         value = f"{value:g}s"
     return f"#{key} = {toml_value(value)}"
 

@@ -1,13 +1,14 @@
-"""Values of the configuration that people write with a unit: sizes. Knows no key."""
+"""Values that people write with a unit, in the file and on the command line: sizes and times. Knows no key."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-_UNITS = {"": 1, "B": 1}
-_UNITS |= {f"{letter}B": 1000**n for n, letter in enumerate("kMGT", 1)}
-_UNITS |= {f"{letter}iB": 1024**n for n, letter in enumerate("KMGT", 1)}
+_BYTES = {"": 1, "B": 1}
+_BYTES |= {f"{letter}B": 1000**n for n, letter in enumerate("kMGT", 1)}
+_BYTES |= {f"{letter}iB": 1024**n for n, letter in enumerate("KMGT", 1)}
+_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def as_bytes(value: Any) -> Any:
@@ -15,6 +16,14 @@ def as_bytes(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", value)
-    if match is None or match[2] not in _UNITS:
+    if match is None or match[2] not in _BYTES:
         raise ValueError(f'expected a size, such as "500MB", "4GiB" or a number of bytes, got {value!r}')
-    return int(float(match[1]) * _UNITS[match[2]])
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+def as_seconds(value: Any) -> float:
+    """`"500ms"`, `"60s"`, `"5min"` or `"1h"` as seconds; a number without a unit is none. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h)", value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f'expected a time with its unit, such as "500ms", "60s", "5min" or "1h", got {value!r}')
+    return float(match[1]) * _SECONDS[match[2]]

@@ -200,10 +200,11 @@ def test_tables_of_a_daemon_are_completed(server: DaemonProcess, words: tuple[st
     until(lambda: completed(*line) == offered)
 
 
+@pytest.mark.parametrize("variable", ["REPLAYD_WHY_ADDRESS", "REPLAYD_ADDRESS"])
 def test_tables_are_completed_of_the_daemon_that_the_environment_names(
-    server: DaemonProcess, monkeypatch: pytest.MonkeyPatch
+    server: DaemonProcess, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    monkeypatch.setenv("REPLAYD_WHY_ADDRESS", server.address.removeprefix("tcp://"))
+    monkeypatch.setenv(variable, server.address.removeprefix("tcp://"))
     until(lambda: completed("replayd", "why", "") == ["scratch", "held"])
 
 
@@ -274,7 +275,8 @@ def test_every_option_has_a_variable_of_its_own_name() -> None:
     assert any(name.startswith("replayd keys ") for name, _ in options)
     for name, option in options:
         (flag,) = option.opts
-        assert option.envvar == f"{name}_{flag[2:]}".upper().replace("-", "_").replace(" ", "_")
+        own = f"{name}_{flag[2:]}".upper().replace("-", "_").replace(" ", "_")
+        assert option.envvar == (own if flag != "--address" else [own, "REPLAYD_ADDRESS"])
 
 
 @pytest.mark.parametrize("name", [name for name, _ in all_commands()])
