@@ -8,21 +8,18 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from replayd import __version__, logs
 from replayd.addresses import is_public, is_wildcard
 from replayd.cli_operator import fail
-from replayd.config_model import SECTIONS, Config
+from replayd.config_differences import settings_text
+from replayd.config_model import Config
 
 log = logging.getLogger("replayd")
-
-_SAID_OTHERWISE = {("server", "listen"), ("server", "ingest"), ("http", "listen"), ("store", "path")}
-"""Where it really listens, and the line of the store, tell more than these settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +41,7 @@ class Announcer:
             self._say(f"  table     {table.name}: {table}", "start", table.name)
         if config.store is not None:
             self._say(f"  store     {config.store}", "start")
-        changed = ", ".join(f"{name} = {value!r}" for name, value in differences(config))
-        self._say(f"  settings  {changed or 'none'} besides the defaults", "start")
+        self._say(f"  settings  {settings_text(config)}", "start")
         # What is in the store may yet end the start.
         when = "try" if config.store is None else "once the store is read, try"
         info = "replayd info" if config.access is None else "REPLAYD_KEY_FILE=FILE replayd info"
@@ -75,15 +71,3 @@ class Announcer:
             click.echo(line)
         else:
             log.info("%s", " ".join(line.split()), extra={"event": event, "table": table})
-
-
-def differences(config: Config) -> Iterator[tuple[str, Any]]:
-    """Each setting outside of tables that is not the default, as `section.key`, and its value."""
-    for section, model in SECTIONS.items():
-        settings = getattr(config, section)
-        for key, field in model.model_fields.items():
-            if settings is None or (section, key) in _SAID_OTHERWISE:
-                continue
-            value = getattr(settings, key)
-            if value != field.get_default(call_default_factory=True):
-                yield f"{section}.{key}", value

@@ -30,14 +30,14 @@ from replayd.cli_info import COMMANDS as OF_A_DAEMON
 from replayd.cli_keys import keys
 from replayd.cli_operator import COMMANDS as OF_A_TABLE
 from replayd.cli_operator import fail
-from replayd.cli_options import ADDRESS_VARIABLE
+from replayd.cli_options import ADDRESS_VARIABLE, variable_of
 from replayd.cli_store import COMMANDS as OF_A_STORE
 from replayd.cli_top import top
 from replayd.exit_codes import MEANINGS, Commands, of_keys, of_store
 
 if TYPE_CHECKING:
     from replayd.board import Board
-    from replayd.config_model import HttpConfig
+    from replayd.config_model import Config
     from replayd.http import StatusServer
     from replayd.server import Daemon
 
@@ -220,6 +220,7 @@ def serve(
                 journal=journal,
                 log_level=log_level,
                 log_format=log_format,
+                variables=_variables(click.get_current_context()),
             )
             config = read()
             built = build_tables(config)
@@ -268,7 +269,7 @@ def serve(
         signal.signal(number, lambda *_: daemon.stop())
     try:
         daemon.bind()
-        status = _status_server(board, config.http) if board and config.http.is_on else None
+        status = _status_server(board, config) if board and config.http.is_on else None
     except BindError as error:
         there = "`replayd doctor` tells who is there; --listen, --port, --ingest-port and --http set other addresses"
         announcer.fail(os.EX_CANTCREAT, f"{error}; {there}")
@@ -289,16 +290,22 @@ def serve(
     announcer.end()
 
 
-def _status_server(board: Board, http: HttpConfig) -> StatusServer:
+def _variables(context: click.Context) -> dict[str, str]:
+    """The variable of each option that has its value from one, by the parameter's name."""
+    named = {option.name: variable_of(context, option) for option in context.command.params}
+    return {name: variable for name, variable in named.items() if name and variable}
+
+
+def _status_server(board: Board, config: Config) -> StatusServer:
     """The status page, elsewhere if the default port is taken: nobody asked for it, so it must not keep the daemon from
     serving. Raises BindError where the address was chosen."""
     from replayd.errors import BindError
     from replayd.http import StatusServer
 
     try:
-        return StatusServer(board, http.listen)
+        return StatusServer(board, config.http.listen)
     except BindError as error:
-        if http.is_said:
+        if ("http", "listen") in config.origins:
             raise
         status = StatusServer(board, "127.0.0.1:0")
         log.warning(

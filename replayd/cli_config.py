@@ -39,6 +39,7 @@ def check_config(file: str | None, as_json: bool) -> None:
       replayd check-config replayd.toml --json
     """
     from replayd.config import read_config
+    from replayd.config_differences import differences, settings_text
     from replayd.config_faults import ConfigError
     from replayd.config_model import Config
     from replayd.doctor import unwritable
@@ -75,6 +76,7 @@ def check_config(file: str | None, as_json: bool) -> None:
                 "faults": [],
                 "warnings": doubts,
                 "notes": notes,
+                "settings": [{"key": key, "value": value, "from": where} for key, value, where in differences(config)],
                 "tables": [{**asdict(each), "nbytes": each.nbytes} for each in tables],
                 "predicted_bytes": total_bytes(config),
                 "predicted_resident_bytes": resident_bytes(config),
@@ -85,6 +87,7 @@ def check_config(file: str | None, as_json: bool) -> None:
     for doubt in doubts:
         click.echo(f"replayd: warning: {doubt}", err=True)
     click.echo(f"{file or 'the environment'}: {'no faults' if not doubts else 'can be served, see the warnings'}")
+    click.echo(f"  settings: {settings_text(config)}")
     for table, each in zip(config.table, tables, strict=True):
         click.echo(f"  {table.name}: {each}")
     if limit:

@@ -48,44 +48,67 @@ def read_config(
     journal: str | None = None,
     log_level: str | None = None,
     log_format: str | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Config:
     """Return the configuration in the TOML file at `path` (None: the defaults), with the variables of `environment`
     over it and the command line's settings on top.
 
     `tables` are `NAME[,key=value…]`, added to those of the file. `listen` may be a mere `HOST:PORT`. `port` replaces
     the port of whatever address is listened at. `http` is `HOST:PORT` or `off`, `data_dir` the path of the store.
+    `variables` names, by parameter, the variable of each option that was not typed but has its value from there.
     Raises ConfigError with all faults found.
     """
     data, places = ({}, Places()) if path is None else _read_toml(path)
     places.elsewhere.update(put_environment(data, environment))
     before = deepcopy(data)
+    origins = {key: places.of(key) for key in _keys_of(before)}
     problems: list[str] = []
     if tables:
         listed = data.setdefault("table", [])
         if isinstance(listed, list):
             listed.extend(_table_from_text(text, problems) for text in tables)
-    http_is_said = True
     server = data.setdefault("server", {})
     if isinstance(server, dict):
         _set_server(server, listen, port, ingest_port, seed, insecure_public)
         if max_bytes is not None:
             server["max_bytes"] = max_bytes
-        http_is_said = _set_http(data.setdefault("http", {}), http, server)
+        _set_http(data.setdefault("http", {}), http, server)
     for key, value in (("path", data_dir), ("journal", journal)):
         if value is not None and isinstance(store := data.setdefault("store", {}), dict):
             store[key] = value
     for key, value in (("level", log_level), ("format", log_format)):
         if value is not None and isinstance(log := data.setdefault("log", {}), dict):
             log[key] = value
-    places.elsewhere.update(dict.fromkeys(_differing(before, data), ""))
+    places.elsewhere.update(dict.fromkeys(set(_keys_of(data)) - {*_unchanged(before, data)}, ""))
     config, errors = judged(data)
     faults = [Fault(problem) for problem in problems]
     faults += [fault for details in errors for fault in faults_of(details, data, places)]
     faults += _named_twice(data, places)
     if faults or config is None:
         raise ConfigError(faults, config)
-    config.http.is_said = http_is_said
+    typed = {"listen": listen, "port": port, "ingest_port": ingest_port, "http": http, "seed": seed}
+    typed |= {"max_bytes": max_bytes, "insecure_public": insecure_public or None, "data_dir": data_dir}
+    typed |= {"journal": journal, "log_level": log_level, "log_format": log_format}
+    for name in [name for name, value in typed.items() if value is not None]:
+        origins[_OPTIONS[name]] = variables.get(name, f"--{name.replace('_', '-')}")
+    config.origins.update(origins)
     return config
+
+
+_OPTIONS = {
+    "listen": ("server", "listen"),
+    "port": ("server", "listen"),
+    "ingest_port": ("server", "ingest"),
+    "http": ("http", "listen"),
+    "seed": ("server", "seed"),
+    "max_bytes": ("server", "max_bytes"),
+    "insecure_public": ("server", "insecure_public"),
+    "data_dir": ("store", "path"),
+    "journal": ("store", "journal"),
+    "log_level": ("log", "level"),
+    "log_format": ("log", "format"),
+}
+"""What each option of the command line sets."""
 
 
 def _named_twice(data: Mapping[str, Any], places: Places) -> list[Fault]:
@@ -133,15 +156,16 @@ def _read_toml(path: str) -> tuple[dict[str, Any], Places]:
     return data, Places(path, text, len(tables) if isinstance(tables, list) else 0)
 
 
-def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The keys that the command line has set, or that follow from what it says."""
+def _keys_of(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Section and key of each setting outside of tables."""
     return [
-        (section, key)
-        for section in SECTIONS
-        if isinstance(settings := after.get(section), dict)
-        for key, value in settings.items()
-        if not isinstance(old := before.get(section, {}), dict) or key not in old or old[key] != value
+        (section, key) for section in SECTIONS if isinstance(settings := data.get(section), dict) for key in settings
     ]
+
+
+def _unchanged(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The keys that neither the command line has set nor follow from what it says."""
+    return [(section, key) for section, key in _keys_of(before) if before[section][key] == after[section][key]]
 
 
 def _set_server(
@@ -166,20 +190,19 @@ def _set_server(
         server["insecure_public"] = True
 
 
-def _set_http(section: Any, http: str | None, server: dict[str, Any]) -> bool:
-    """Settle where the status page is; whether anybody said so."""
+def _set_http(section: Any, http: str | None, server: dict[str, Any]) -> None:
+    """Settle where the status page is."""
     if not isinstance(section, dict):
-        return True
+        return
     if http is not None:
         section["listen"] = http
     if "listen" in section:
-        return True
+        return
     listen = server.get("listen", DEFAULT_LISTEN)
     ports = [_port_after(address, distance) for address in (listen, DEFAULT_LISTEN) for distance in HTTP_PORT_DISTANCES]
     # Who says where ingest is need not know of this one.
     port = next(port for port in ports if port == 0 or (port and not str(server.get("ingest")).endswith(f":{port}")))
     section["listen"] = f"127.0.0.1:{port}"
-    return False
 
 
 def _with_port(address: Any, port: int) -> Any:

@@ -281,16 +281,6 @@ class HttpConfig(Section):
 
     listen: Annotated[str, AfterValidator(http_address)] = "127.0.0.1:7078"
     """HOST:PORT, or "off". Unless said, one port above `server.listen`, on loopback."""
-    _is_said: bool = PrivateAttr(default=True)
-
-    @property
-    def is_said(self) -> bool:
-        """Whether somebody chose the address; where nobody did, any other will do."""
-        return self._is_said
-
-    @is_said.setter
-    def is_said(self, is_said: bool) -> None:
-        self._is_said = is_said
 
     @property
     def is_on(self) -> bool:
@@ -331,6 +321,13 @@ class Config(Section):
     """Where what is held is kept on disk."""
     table: list[TableConfig] = Field(default=[TableConfig(name="replay")], min_length=1)
     """A section for each table."""
+    _origins: dict[tuple[str, str], str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def origins(self) -> dict[tuple[str, str], str]:
+        """By section and key where each setting was made, as `FILE:LINE`, a variable or an option; what nobody made,
+        defaults and what follows from other settings, is not among them."""
+        return self._origins
 
     @model_validator(mode="after")
     def _judge_whole(self) -> Self:

@@ -93,6 +93,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "addresses",
         "config",
         "config_choices",
+        "config_differences",
         "config_environment",
         "config_faults",
         "config_judge",

@@ -41,6 +41,7 @@ def test_a_file_without_faults_is_said_to_have_none(tmp_path: Path) -> None:
     ended = run("check-config", write(tmp_path, SIGNED))
     assert (ended.exit_code, ended.stderr) == (0, "")
     assert "no faults" in ended.stdout
+    assert "settings: none besides the defaults" in ended.stdout
     assert "a: about 4.105 MiB when it is full (about 4304 bytes an item)" in ended.stdout
 
 
@@ -157,6 +158,15 @@ def test_the_default_configuration_is_accepted(tmp_path: Path) -> None:
     assert ended.exit_code == 0
     assert ended.stderr == ""
     assert "no faults" in ended.stdout
+
+
+def test_settings_are_told_with_where_they_were_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLAYD_LOG_LEVEL", "debug")
+    path = write(tmp_path, '[server]\nlisten = "tcp://127.0.0.1:9000"\n')
+    listen, level = f"server.listen = 'tcp://127.0.0.1:9000' ({path}:2)", "log.level = 'debug' (REPLAYD_LOG_LEVEL)"
+    assert f"settings: {listen}, {level} besides the defaults" in run("check-config", path).stdout
+    found = json.loads(run("check-config", path, "--json").stdout)["settings"]
+    assert found[1] == {"key": "log.level", "value": "debug", "from": "REPLAYD_LOG_LEVEL"}
 
 
 def test_what_cannot_be_foretold_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

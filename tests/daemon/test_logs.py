@@ -37,7 +37,10 @@ def test_json_is_one_object_a_line_and_nothing_else(start_daemon: StartDaemon, c
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry["time"]) for entry in entries)
     start = [entry["message"] for entry in entries if entry.get("event") == "start"]
     assert f"requests {daemon.address}" in start
-    assert "settings server.seed = 7, log.format = 'json' besides the defaults" in start
+    listen = "server.listen = 'tcp://127.0.0.1:0' (--port)"
+    assert (
+        f"settings {listen}, server.seed = 7 (--seed), log.format = 'json' (--log-format) besides the defaults" in start
+    )
     (setting,) = [entry for entry in entries if entry.get("event") == "setting"]
     assert (setting["table"], setting["level"]) == ("replay", "info")
     assert [entry["level"] for entry in entries if "SIGHUP" in entry["message"]] == ["warning"]
@@ -72,8 +75,9 @@ def test_people_read_text_where_stderr_is_no_journal(
     start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JOURNAL_STREAM", "1:2")
-    ended = start_daemon("--log-level", "warning").stop()
-    assert "settings  log.level = 'warning' besides the defaults" in ended.stdout
+    monkeypatch.setenv("REPLAYD_SERVE_LOG_LEVEL", "warning")
+    ended = start_daemon().stop()
+    assert "log.level = 'warning' (REPLAYD_SERVE_LOG_LEVEL) besides the defaults" in ended.stdout
     assert ended.stdout.endswith("stopped\n")
     assert ended.stderr == "", "a daemon that has nothing to tell is calm"
 
