@@ -66,10 +66,10 @@ def check_capacity(
     """
     slots = np.zeros(0, np.int64) if stream is None else stream.slots
     numbers = np.zeros(0, np.int64) if stream is None else stream.numbers
-    nbytes = with_overhead(store.nbytes[slots])
+    nbytes = with_overhead(store.nbytes[slots], store.columns[slots])
     if batch is not None:
         numbers = np.concatenate((numbers, np.arange(batch.first, batch.first + len(batch))))
-        nbytes = np.concatenate((nbytes, with_overhead(batch.nbytes)))
+        nbytes = np.concatenate((nbytes, with_overhead(batch.nbytes, batch.columns)))
     before = np.concatenate(([0], np.cumsum(nbytes)))
     begins = np.searchsorted(numbers, items.chunk)
     ends = begins + items.chunks

@@ -1,8 +1,9 @@
 """Capacity in bytes: what the items of a table hold, the most that they may, and who makes room.
 
-What counts is the payload that items show and CHUNK_BYTES a chunk, each chunk once for a table and once for the
-server, and ITEM_BYTES for each item. Payload that only a writer's lease or a parked insert holds is counted by
-neither: it goes by itself, and evicting items would not free it. Owns the limits; knows no peers and no limiter.
+What counts is the payload that items show, CHUNK_BYTES a chunk and COLUMN_BYTES for each of its columns, each chunk
+once for a table and once for the server, and ITEM_BYTES for each item. Payload that only a writer's lease or a parked
+insert holds is counted by neither: it goes by itself, and evicting items would not free it. Owns the limits; knows no
+peers and no limiter.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from replayd.chunks import ChunkStore
 from replayd.errors import LimitExceeded, TableFull
 from replayd.items import Items
-from replayd.limits import CHUNK_BYTES, ITEM_BYTES
+from replayd.limits import CHUNK_BYTES, COLUMN_BYTES, ITEM_BYTES
 from replayd.messages import Int64s
 from replayd.pending import PendingInsert, together
 from replayd.rate_limiters import RateLimiter
@@ -65,8 +66,9 @@ class ServerCapacity:
     @property
     def nbytes(self) -> int:
         """What the items of all tables hold, each chunk counted once."""
-        chunks = self._chunks.shown_bytes + CHUNK_BYTES * self._chunks.shown_chunks
-        return chunks + ITEM_BYTES * sum(table.size for table in self.tables)
+        chunks = self._chunks
+        counted = chunks.shown_bytes + CHUNK_BYTES * chunks.shown_chunks + COLUMN_BYTES * chunks.shown_columns
+        return counted + ITEM_BYTES * sum(table.size for table in self.tables)
 
     @property
     def transit_bytes(self) -> int:
@@ -107,6 +109,8 @@ class ServerCapacity:
         assert len(live) == self._chunks.shown_chunks, "chunks that count as shown are miscounted"
         nbytes = int(self._chunks.nbytes[live].sum())
         assert nbytes == self._chunks.shown_bytes, f"{self._chunks.shown_bytes} bytes count as shown, {nbytes} are"
+        columns = int(self._chunks.columns[live].sum())
+        assert columns == self._chunks.shown_columns, "columns of the chunks that count as shown are miscounted"
         if self.max_bytes is not None and self.nbytes > self.max_bytes:
             fat = [t for t in self.tables if t.capacity.when_full == EVICT and t.size]
             assert not fat, f"{self.nbytes} bytes of at most {self.max_bytes}, and there are items to evict"
@@ -143,8 +147,10 @@ class Capacity:
 
     @property
     def nbytes(self) -> int:
-        """What its items hold: their chunks with CHUNK_BYTES, each once, and ITEM_BYTES for each item."""
-        return self._showing.nbytes + CHUNK_BYTES * self._showing.size + ITEM_BYTES * len(self._items)
+        """What its items hold: their chunks with what they count, each once, and ITEM_BYTES for each item."""
+        chunks = self._showing
+        counted = chunks.nbytes + CHUNK_BYTES * chunks.size + COLUMN_BYTES * chunks.columns
+        return counted + ITEM_BYTES * len(self._items)
 
     @property
     def largest_item_bytes(self) -> int | None:
@@ -196,7 +202,7 @@ class Capacity:
         chunks = self._chunks.windows(first, counts)
         is_new = (self._chunks.shown[chunks] if of_server else self._showing.holders(chunks)) == 0
         is_new &= occurrence(chunks) == 0
-        spent = _running(np.where(is_new, with_overhead(self._chunks.nbytes[chunks]), 0), counts)
+        spent = _running(np.where(is_new, self._counted(chunks), 0), counts)
         return int(np.searchsorted(spent, limit - held, side="right"))
 
     def check_item(self, name: str, nbytes: int) -> None:
@@ -217,10 +223,10 @@ class Capacity:
         if self.largest_item_bytes is None:
             return
         chunks = self._chunks.windows(first, counts)
-        each = np.add.reduceat(with_overhead(self._chunks.nbytes[chunks]), np.cumsum(counts) - counts)
+        each = np.add.reduceat(self._counted(chunks), np.cumsum(counts) - counts)
         self.check_item(name, int(each.max()))
         once = np.unique(chunks)
-        nbytes = with_overhead(self._chunks.nbytes[once])
+        nbytes = self._counted(once)
         own_bytes = int(nbytes[self.shows_not(once)].sum())
         self.check_room(name, len(first), own_bytes, int(nbytes[self._chunks.shown[once] == 0].sum()))
 
@@ -268,12 +274,15 @@ class Capacity:
         is_last = occurrence(chunks) + 1 == self._showing.holders(chunks)
         if of_server:
             is_last &= self._chunks.shown[chunks] == 1
-        return _running(np.where(is_last, with_overhead(self._chunks.nbytes[chunks]), 0), counts)
+        return _running(np.where(is_last, self._counted(chunks), 0), counts)
+
+    def _counted(self, chunks: Int64s) -> Int64s:
+        return with_overhead(self._chunks.nbytes[chunks], self._chunks.columns[chunks])
 
 
-def with_overhead(nbytes: NDArray[np.integer[Any]]) -> Int64s:
-    """What chunks of so much payload count."""
-    return nbytes.astype(np.int64) + CHUNK_BYTES
+def with_overhead(nbytes: NDArray[np.integer[Any]], columns: NDArray[np.integer[Any]]) -> Int64s:
+    """What chunks of so much payload in so many columns count, each by itself."""
+    return nbytes.astype(np.int64) + CHUNK_BYTES + COLUMN_BYTES * columns.astype(np.int64)
 
 
 def _evict(table: Evictable, excess: int, *, of_server: bool, stays_above: int | None) -> None:

@@ -38,6 +38,8 @@ class ChunkStore:
         self.shown_bytes = 0
         """Of the payloads that items show, each counted once."""
         self.shown_chunks = 0
+        self.shown_columns = 0
+        """Of these chunks, those of each once."""
         self.chunks_added = 0
         self.bytes_added = 0
         self._slots = Slots()
@@ -56,7 +58,6 @@ class ChunkStore:
         self._payloads = Payloads()
         self._layouts = Layouts()
         self._marks = Marks()
-        self._width = np.zeros(16, np.int64)  # Columns of each schema, by its id.
 
     def _name_columns(self) -> None:
         rows = self._rows
@@ -69,6 +70,7 @@ class ChunkStore:
         self.schema: NDArray[np.int32] = rows["schema"]
         self.refs: NDArray[np.int32] = rows["refs"]
         self.nbytes: NDArray[np.int32] = rows["nbytes"]
+        self.columns: NDArray[np.int16] = rows["columns"]
         self.leased: NDArray[np.bool_] = rows["leased"]
         self.shown: NDArray[np.int32] = rows["shown"]
         self._layout: NDArray[np.int32] = rows["layout"]
@@ -90,7 +92,8 @@ class ChunkStore:
         self.stream[slots] = streams
         self.episode[slots] = episodes
         self.schema[slots] = self._hold_schemas(batch)
-        self._layout[slots] = self._layouts.put(batch.records, self.widths(slots))
+        self.columns[slots] = columns = batch.columns
+        self._layout[slots] = self._layouts.put(batch.records, columns)
         if batch.policy_versions is not None and self.policy_versions is None:
             self.policy_versions = np.zeros(len(self._rows), np.int64)
         if self.policy_versions is not None:
@@ -126,11 +129,6 @@ class ChunkStore:
                 starts, counts, here = starts[more], counts[more], self.next[here[more]].astype(np.int64)
         return slots
 
-    def widths(self, slots: Int64s) -> Int64s:
-        """Columns of each of these chunks."""
-        widths: Int64s = self._width[self.schema[slots]]
-        return widths
-
     def ranked(self, slots: Int64s) -> tuple[Int64s, Int64s]:
         """Each slot once, in the order of its last entry, and for each entry where its slot stands there."""
         return self._marks.ranked(slots, len(self._rows))
@@ -149,7 +147,7 @@ class ChunkStore:
 
     def records_of(self, rows: NDArray[np.void]) -> Uint64s:
         """The blob records of chunks, whose `rows_of` these are, one behind the other."""
-        return self._layouts.take(rows["layout"], self._width[rows["schema"]])
+        return self._layouts.take(rows["layout"], rows["columns"])
 
     def hold(self, slots: Int64s) -> None:
         """One reference more for each entry."""
@@ -167,6 +165,7 @@ class ChunkStore:
         new = slots[self.shown[slots] == 0]
         self.shown_bytes += total(self.nbytes[new])
         self.shown_chunks += len(new)
+        self.shown_columns += total(self.columns[new])
         self.shown[slots] += 1
 
     def hide(self, slots: Int64s) -> None:
@@ -175,6 +174,7 @@ class ChunkStore:
         gone = slots[self.shown[slots] == 0]
         self.shown_bytes -= total(self.nbytes[gone])
         self.shown_chunks -= len(gone)
+        self.shown_columns -= total(self.columns[gone])
 
     def unlease(self, slots: Int64s) -> None:
         """The stream lets go of these; each entry is distinct."""
@@ -217,7 +217,6 @@ class ChunkStore:
             self.policy_versions[: len(state["policy_versions"])] = state["policy_versions"]
         self._next_uid = state["next_uid"]
         self.handover.loaded(capacity)
-        self._width = np.zeros(max(16, len(state["schemas"]["blobs"]["lengths"])), np.int64)
         slots = self._slots.in_use()
         self._awaited = slots[np.argsort(self._uid[slots])]
         self._awaited_uids = self._uid[self._awaited]
@@ -238,8 +237,8 @@ class ChunkStore:
         self.nbytes[slots], self.rows[slots] = nbytes, saved.rows[chosen]
         self.stream[slots], self.number[slots] = saved.streams[chosen], saved.numbers[chosen]
         self.episode[slots], self.schema[slots] = saved.episodes[chosen], saved.schemas[chosen]
-        self._width[saved.schemas[chosen]] = saved.widths[chosen]
-        self._layout[slots] = self._layouts.put(_records_of(saved, chosen), saved.widths[chosen])
+        self.columns[slots] = columns = saved.widths[chosen]
+        self._layout[slots] = self._layouts.put(_records_of(saved, chosen), columns)
         self.bytes_in_use += int(nbytes.sum())
 
     def end_loading(self, state: State, make_schema: Callable[[bytes], Schema]) -> NDArray[np.bool_]:
@@ -293,7 +292,9 @@ class ChunkStore:
         assert np.array_equal(self.leased[live], is_leased[live]), "leases are not the streams'"
         assert self.bytes_in_use == int(self.nbytes[live].sum()), "bytes in use are not the chunks' bytes"
         self._payloads.validate(self._place[live], self.nbytes[live].astype(np.int64))
-        self._layouts.validate(self._layout[live].astype(np.int64), self.widths(live))
+        self._layouts.validate(self._layout[live].astype(np.int64), self.columns[live])
+        columns = [len(self.schemas[id].columns) for id in self.schema[live].tolist()]
+        assert self.columns[live].tolist() == columns, "columns of chunks are not those of their schemas"
         assert (np.diff(np.sort(self._uid[live])) > 0).all(), "two chunks have one name"
         assert int(self._uid[live].max(initial=NO_UID)) < self._next_uid, "a chunk's name is yet to be given"
         self.handover.validate(live)
@@ -320,7 +321,7 @@ class ChunkStore:
             episodes=rows["episode"],
             rows=rows["rows"],
             schemas=rows["schema"],
-            widths=self._width[rows["schema"]],
+            widths=rows["columns"],
             records=self.records_of(rows),
             nbytes=rows["nbytes"],
             body=self.body_of(rows),
@@ -328,17 +329,10 @@ class ChunkStore:
 
     def _hold_schemas(self, batch: ChunkBatch) -> Int64s | int:
         if len(batch.schemas) == 1:
-            return self._hold_schema(batch.schemas[0], len(batch))
+            return self.schemas.hold(batch.schemas[0], len(batch))
         holders = np.bincount(batch.schema_of, minlength=len(batch.schemas)).tolist()
-        ids = [self._hold_schema(s, n) if n else NO_SLOT for s, n in zip(batch.schemas, holders, strict=True)]
+        ids = [self.schemas.hold(s, n) if n else NO_SLOT for s, n in zip(batch.schemas, holders, strict=True)]
         return np.array(ids, np.int64)[batch.schema_of]
-
-    def _hold_schema(self, schema: Schema, holders: int) -> int:
-        id = self.schemas.hold(schema, holders)
-        while id >= len(self._width):
-            self._width = grown(self._width, 2 * len(self._width))
-        self._width[id] = len(schema.columns)
-        return id
 
     def _free(self, slots: Int64s) -> None:
         if len(slots) == 0:
@@ -347,7 +341,7 @@ class ChunkStore:
         self._uid[slots] = NO_UID
         self.bytes_in_use -= total(self.nbytes[slots])
         self._payloads.free(self._place[slots], self.nbytes[slots])
-        self._layouts.remove(self._layout[slots], self.widths(slots))
+        self._layouts.remove(self._layout[slots], self.columns[slots])
         self.schemas.release(self.schema[slots])
         self.episodes.leave(self.episode[slots].astype(np.int64))
         self._slots.give_back(slots)
@@ -366,8 +360,9 @@ _ROW = np.dtype(
         ("nbytes", "i4"),
         ("layout", "i4"),
         ("shown", "i4"),
+        ("columns", "i2"),
         ("leased", "?"),
-        ("unused", "V7"),
+        ("unused", "V5"),
     ]
 )
 """One chunk in one cache line of 64 bytes, payload aside."""

@@ -142,7 +142,7 @@ class TableConfig(Section):
     max_times_sampled: int = Field(0, ge=0)
     """After so many draws an item leaves; 0: any number of draws."""
     max_bytes: Annotated[int | None, BeforeValidator(as_bytes), Field(ge=1)] = Field(None, examples=["4GiB"])
-    """Bytes that its items hold: payload, 104 a chunk and 200 an item; without it, no limit but the server's."""
+    """Bytes that its items hold: payload, 96 a chunk, 8 a column, 200 an item; without it no limit but the server's."""
     when_full: Literal["evict", "block", "reject"] = "evict"
     """At a limit of bytes: evict (the remover makes room), block (inserts wait) or reject (they are refused)."""
     limiter: Limiter = MinSizeLimiter(type="min_size", min_size_to_sample=1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replayd.config_model import Config, TableConfig
-from replayd.limits import CHUNK_BYTES, ITEM_BYTES, RESIDENT_SHARE, held_most, resident_most
+from replayd.limits import CHUNK_BYTES, COLUMN_BYTES, ITEM_BYTES, RESIDENT_SHARE, held_most, resident_most
 from replayd.wording import size_text
 
 
@@ -24,7 +24,7 @@ class Forecast:
     name: str
     max_size: int
     item_bytes: int
-    """Of one item: its payload, uncompressed, ITEM_BYTES and CHUNK_BYTES. A free dimension counts as 1."""
+    """Of one item: its payload, uncompressed, and what it and a chunk count beside it. A free dimension counts as 1."""
     is_known: bool
     """False: items may hold more than that."""
     max_bytes: int | None
@@ -111,5 +111,5 @@ def _of_table(table: TableConfig) -> Forecast:
             continue
         is_known = is_known and -1 not in column.shape
         payload += np.dtype(column.dtype).itemsize * math.prod(max(size, 1) for size in column.shape)
-    nbytes = payload + CHUNK_BYTES + ITEM_BYTES
+    nbytes = payload + CHUNK_BYTES + COLUMN_BYTES * len(table.signature or (None,)) + ITEM_BYTES
     return Forecast(table.name, table.max_size, nbytes, is_known, table.max_bytes)

@@ -29,7 +29,7 @@ from replayd.columns import Signature, Template
 from replayd.errors import BadRequest, PeerError, SequenceGap, UnknownTable
 from replayd.interned import Interned
 from replayd.items import Keys
-from replayd.limits import CHUNK_BYTES, ITEM_BYTES, LEASED_BYTES, STREAMS, WINDOW_BYTES, WINDOW_MESSAGES
+from replayd.limits import CHUNK_BYTES, COLUMN_BYTES, ITEM_BYTES, LEASED_BYTES, STREAMS, WINDOW_BYTES, WINDOW_MESSAGES
 from replayd.messages import Insert, InsertRun, Int64s, ItemBatch, Likeness, Peer
 from replayd.pending import ENTER_TOGETHER, PendingInsert
 from replayd.reports import Counters
@@ -215,8 +215,9 @@ class Intake:
                     return None
                 held += total(self._chunks.nbytes[stream.slots]) if len(stream.slots) else 0
                 chunks += len(stream.slots)
-            # No item shows more than all of its stream's chunks.
-            if held > LEASED_BYTES.value or (least is not None and held + CHUNK_BYTES * chunks + ITEM_BYTES > least):
+            # No item shows more than all of its stream's chunks, none of which has more columns than the last ones.
+            each = CHUNK_BYTES + COLUMN_BYTES * len(run.chunks.schemas[schema].columns)
+            if held > LEASED_BYTES.value or (least is not None and held + each * chunks + ITEM_BYTES > least):
                 return None
         if len(self._streams) + opened > STREAMS.value or not self._fit_windows(run):
             return None

@@ -6,11 +6,16 @@ has which is the chunk store's to remember. Never looks into a record.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from replayd.messages import Int64s, Uint64s
 from replayd.slots import Slots, all_true, grown
+
+Widths = NDArray[np.integer[Any]]
+"""Columns of each chunk."""
 
 
 class Layouts:
@@ -19,7 +24,7 @@ class Layouts:
     def __init__(self) -> None:
         self._shelves: dict[int, _Shelf] = {}
 
-    def put(self, records: Uint64s, widths: Int64s) -> Int64s:
+    def put(self, records: Uint64s, widths: Widths) -> Int64s:
         """Store the records of n chunks, one behind the other; the place of each chunk's."""
         width = int(widths[0])
         if len(widths) == 1 or all_true(widths == width):
@@ -29,7 +34,7 @@ class Layouts:
             places[mine] = self._shelf(width).put(records[spots])
         return places
 
-    def take(self, places: NDArray[np.int32], widths: Int64s) -> Uint64s:
+    def take(self, places: NDArray[np.int32], widths: Widths) -> Uint64s:
         """The records of these chunks, one behind the other."""
         if len(places) == 0:
             return np.zeros(0, np.uint64)
@@ -41,7 +46,7 @@ class Layouts:
             records[spots] = self._shelves[width].records[places[mine]]
         return records
 
-    def remove(self, places: NDArray[np.int32], widths: Int64s) -> None:
+    def remove(self, places: NDArray[np.int32], widths: Widths) -> None:
         """Forget the records at these places, which are distinct."""
         width = int(widths[0])
         if len(widths) == 1 or all_true(widths == width):
@@ -50,7 +55,7 @@ class Layouts:
         for width, mine, _ in _by_width(widths):
             self._shelves[width].slots.give_back(places[mine].astype(np.int64))
 
-    def validate(self, places: Int64s, widths: Int64s) -> None:
+    def validate(self, places: Int64s, widths: Widths) -> None:
         """These are all places in use."""
         for width, shelf in self._shelves.items():
             shelf.slots.validate(places[widths == width])
@@ -78,7 +83,7 @@ class _Shelf:
         return places
 
 
-def _by_width(widths: Int64s) -> list[tuple[int, Int64s, Int64s]]:
+def _by_width(widths: Widths) -> list[tuple[int, Int64s, Int64s]]:
     """For each width: the chunks that have it, and where their records lie, [chunks, width]."""
     starts = np.cumsum(widths) - widths
     groups = []

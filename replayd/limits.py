@@ -115,10 +115,10 @@ MIN_SIZE_MAX = 1 << 50
 ITEM_BYTES = 200
 """What an item costs beyond its chunks and counts against `max_bytes`: its row, both selectors', the index of keys."""
 
-CHUNK_BYTES = 104
-"""What a chunk costs beyond its payload and counts, once as that does: its row, its name, the record of a column, a
-table's references. Both measured: growth of resident memory by a million chunks of 16 B in items of 1 (305 B an item
-less payload), 2 (411 B) and 32 chunks (3530 B).
+CHUNK_BYTES, COLUMN_BYTES = 96, 8
+"""What a chunk costs beyond its payload and counts, once as that does: its row, its name and a table's references; and
+the record of each of its columns. All measured: growth of resident memory by a million chunks of 16 B in items of 1
+(305 B an item less payload), 2 (411 B) and 32 chunks (3530 B), and tests/unit/test_overhead.py.
 """
 
 RESIDENT_SHARE, RESIDENT_BYTES, RESIDENT_STORE_BYTES = 1.25, 124 * MIB, 96 * MIB

@@ -65,6 +65,12 @@ class ChunkBatch:
     def __len__(self) -> int:
         return len(self.nbytes)
 
+    @property
+    def columns(self) -> Int64s:
+        """How many each chunk has."""
+        counts = [len(schema.columns) for schema in self.schemas]
+        return np.full(len(self), counts[0]) if len(counts) == 1 else np.array(counts, np.int64)[self.schema_of]
+
     def part(self, which: slice, first: int) -> ChunkBatch:
         """What is known of some of the chunks, of which the first has this number; without records and payloads."""
         nothing = np.zeros(0, np.uint64)

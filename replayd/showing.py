@@ -16,11 +16,14 @@ from replayd.staleness import Staleness
 
 
 class Showing:
-    """Of one table: `size` chunks it shows, `nbytes` of their payloads, each counted once, and their `episodes`."""
+    """Of one table: `size` chunks it shows, `nbytes` of their payloads and their `columns`, those of each chunk counted
+    once, and their `episodes`.
+    """
 
     def __init__(self, chunks: ChunkStore) -> None:
         self.nbytes = 0
         self.size = 0
+        self.columns = 0
         self.ended_episodes = 0
         """Episodes of which the last item has gone."""
         self._chunks = chunks
@@ -67,12 +70,14 @@ class Showing:
         shown = np.flatnonzero(refs)
         assert self.size == len(shown), "chunks that a table shows are miscounted"
         assert self.nbytes == int(self._chunks.nbytes[shown].sum()), "a table's bytes are not its chunks'"
+        assert self.columns == int(self._chunks.columns[shown].sum()), "a table's columns are not its chunks'"
         counted = np.bincount(self._chunks.episode[shown], minlength=len(self._episode_chunks))
         assert np.array_equal(counted, self._episode_chunks), "a table's episodes are not its chunks'"
         assert self.episodes == np.count_nonzero(counted), "the number of episodes is wrong"
 
     def _enter(self, slots: Int64s) -> None:
         self.size += len(slots)
+        self.columns += total(self._chunks.columns[slots])
         self.nbytes += total(self._chunks.nbytes[slots])
         self._chunks.show(slots)
         if self._chunks.episodes.capacity > len(self._episode_chunks):
@@ -83,6 +88,7 @@ class Showing:
 
     def _leave(self, slots: Int64s) -> None:
         self.size -= len(slots)
+        self.columns -= total(self._chunks.columns[slots])
         self.nbytes -= total(self._chunks.nbytes[slots])
         self._chunks.hide(slots)
         episodes = self._chunks.episode[slots].astype(np.int64)

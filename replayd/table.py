@@ -54,9 +54,9 @@ class Table:
     object serves one table. `max_size` items at most: once all items of a message are in, the remover takes the excess
     (Reverb's after each item). An item leaves when it was sampled `max_times_sampled` times (0: never). `signature`: a
     nest of specs with `shape` (rows first, None for any size) and `dtype`. `extensions`: see `replayd.extensions`.
-    `max_bytes`: the most that its items may hold, compressed payload, 104 a chunk and 200 an item (None: no limit). At
-    that limit, and at the server's, `when_full` decides: `evict` (the remover makes room), `block` (inserts wait) or
-    `reject`.
+    `max_bytes`: the most that its items may hold, compressed payload, 96 a chunk, 8 a column, 200 an item (None: no
+    limit). At that limit, and at the server's, `when_full` decides: `evict` (the remover makes room), `block` (inserts
+    wait) or `reject`.
     Raises TypeError for an argument of a wrong kind, ValueError for a value that makes no sense or is in use elsewhere.
     """
 

@@ -12,12 +12,13 @@ import pytest
 
 import replayd
 from replayd.errors import StoreMismatch, StoreUnreadable
-from replayd.limits import CHUNK_BYTES, ITEM_BYTES
+from replayd.limits import CHUNK_BYTES, COLUMN_BYTES, ITEM_BYTES
 from replayd.store_files import DATA
 from replayd_client import Client
 from tests.daemon.embedded import fifo, size
 
 ITEMS, KEPT = 20, 8
+ONE = ITEM_BYTES + CHUNK_BYTES + COLUMN_BYTES + 8
 
 
 def kept_of(server: replayd.Server, table: str = "t") -> list[int]:
@@ -38,8 +39,8 @@ def store(tmp_path: Path) -> Path:
 
 SMALLER: dict[str, Callable[[], tuple[list[replayd.Table], dict[str, Any]]]] = {
     "max_size": lambda: ([fifo("t", KEPT)], {}),
-    "max_bytes": lambda: ([fifo("t", max_bytes=KEPT * (ITEM_BYTES + CHUNK_BYTES + 8))], {}),
-    "max_bytes of the server": lambda: ([fifo("t")], {"max_bytes": KEPT * (ITEM_BYTES + CHUNK_BYTES + 8)}),
+    "max_bytes": lambda: ([fifo("t", max_bytes=KEPT * ONE)], {}),
+    "max_bytes of the server": lambda: ([fifo("t")], {"max_bytes": KEPT * ONE}),
 }
 
 

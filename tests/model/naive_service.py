@@ -20,7 +20,7 @@ OF_LIMITS = ("limit_exceeded", "table_full")
 
 
 class Chunk:
-    """Of so many bytes, and like no other."""
+    """Of so many bytes, with what its columns count, and like no other."""
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
@@ -41,8 +41,9 @@ class _Message:
 class NaiveService:
     """Of the tables by name."""
 
-    def __init__(self, tables: dict[str, NaiveTable], server: NaiveServer) -> None:
+    def __init__(self, tables: dict[str, NaiveTable], server: NaiveServer, column_bytes: int) -> None:
         self.tables = tables
+        self._column_bytes = column_bytes
         self._server = server
         self._chunks: dict[tuple[bytes, int], Chunk] = {}
         self._messages: dict[tuple[bytes, int], _Message] = {}
@@ -86,7 +87,10 @@ class NaiveService:
         chunks = dict(self._chunks)
         if request.chunks is not None:
             for n, nbytes in enumerate(request.chunks.nbytes.tolist()):
-                chunks[request.stream, request.chunks.first + n] = Chunk(nbytes)
+                schema = request.chunks.schemas[int(request.chunks.schema_of[n])]
+                chunks[request.stream, request.chunks.first + n] = Chunk(
+                    nbytes + self._column_bytes * len(schema.columns)
+                )
         made = self._items(request, chunks)
         for name in sorted(made):
             if refusal := self.tables[name].refusal([item for _, item in made[name]]):

@@ -98,10 +98,11 @@ class ServiceMachine(RuleBasedStateMachine):
     def start(self, naive: tuple[NaiveTable, NaiveTable], server_bytes: int | None) -> None:
         self.steps = 0
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(capacity, "ITEM_BYTES", ITEM_BYTES)
-        self.patch.setattr(intake, "ITEM_BYTES", ITEM_BYTES)
-        self.patch.setattr(capacity, "CHUNK_BYTES", CHUNK_BYTES)
-        self.patch.setattr(intake, "CHUNK_BYTES", CHUNK_BYTES)
+        for module in (capacity, intake):
+            self.patch.setattr(module, "ITEM_BYTES", ITEM_BYTES)
+            self.patch.setattr(module, "CHUNK_BYTES", CHUNK_BYTES)
+            # All chunks here have one.
+            self.patch.setattr(module, "COLUMN_BYTES", 0)
         self.naive = dict(zip(["a", "b"], naive, strict=True))
         self.naive_server = NaiveServer(list(naive), ITEM_BYTES, CHUNK_BYTES, server_bytes)
         self.service = Service(

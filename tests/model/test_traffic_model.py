@@ -18,7 +18,7 @@ from tests.model.naive_service import ACKNOWLEDGED, NaiveService
 from tests.model.traffic import LEASE_S, PRIORITIES, TABLES, Traffic, Writer
 
 STEPS = 150
-ITEM_BYTES, CHUNK_BYTES = 2, 1
+ITEM_BYTES, CHUNK_BYTES, COLUMN_BYTES = 2, 1, 1
 """So little that payloads, of 1 to 18 bytes an item, decide who fits."""
 KINDS = ("Fifo", "Lifo", "MinHeap", "MaxHeap")
 SERVER_BYTES = (None, 60, 150)
@@ -75,17 +75,18 @@ def table_of(name: str, naive: NaiveTable) -> Table:
 def test_any_traffic_is_answered_as_a_naive_service_answers_it(
     policies: tuple[str, str], server_bytes: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capacity, "ITEM_BYTES", ITEM_BYTES)
-    monkeypatch.setattr(intake, "ITEM_BYTES", ITEM_BYTES)
-    monkeypatch.setattr(capacity, "CHUNK_BYTES", CHUNK_BYTES)
-    monkeypatch.setattr(intake, "CHUNK_BYTES", CHUNK_BYTES)
+    for module in (capacity, intake):
+        monkeypatch.setattr(module, "ITEM_BYTES", ITEM_BYTES)
+        monkeypatch.setattr(module, "CHUNK_BYTES", CHUNK_BYTES)
+        monkeypatch.setattr(module, "COLUMN_BYTES", COLUMN_BYTES)
     run(policies, server_bytes, seed=1)
 
 
 def run(policies: tuple[str, str], server_bytes: int | None, seed: int) -> None:
     draw = random.Random(f"{policies} {server_bytes} {seed}")
     naive = {name: naive_table(draw, policy) for name, policy in zip(TABLES, policies, strict=True)}
-    model = NaiveService(naive, NaiveServer(list(naive.values()), ITEM_BYTES, CHUNK_BYTES, server_bytes))
+    server = NaiveServer(list(naive.values()), ITEM_BYTES, CHUNK_BYTES, server_bytes)
+    model = NaiveService(naive, server, COLUMN_BYTES)
     service = Service(
         [table_of(name, table) for name, table in naive.items()],
         server_id=bytes(16),

@@ -14,7 +14,7 @@ from replayd import rate_limiters, selectors
 from replayd.columns import Template
 from replayd.config import ConfigError, read_config
 from replayd.filling import AFTER_INSERTS, Forecasts
-from replayd.limits import CHUNK_BYTES, ITEM_BYTES, resident_most
+from replayd.limits import CHUNK_BYTES, COLUMN_BYTES, ITEM_BYTES, resident_most
 from replayd.messages import Failed, Result, Sample, Set, Update, Why
 from replayd.service import Service
 from replayd.snapshots import dump_service, load_service
@@ -23,7 +23,7 @@ from replayd.table import Table
 from replayd.wire import decode
 from tests.unit.writer import SCHEMA, StreamWriter, fifo
 
-ONE = ITEM_BYTES + CHUNK_BYTES + 100
+ONE = ITEM_BYTES + CHUNK_BYTES + COLUMN_BYTES + 100
 """What an item of one chunk of 100 bytes holds."""
 
 
@@ -83,7 +83,7 @@ def test_each_chunk_of_an_item_counts_what_it_costs(chunks: int) -> None:
     s, writer = service(fifo("t")), StreamWriter()
     payloads, window = [b"x" * 16] * chunks, [(0, chunks)]
     s.handle("w", "insert", writer.insert(payloads, window, keep_from=chunks), 0.0)
-    one = ITEM_BYTES + chunks * (CHUNK_BYTES + 16)
+    one = ITEM_BYTES + chunks * (CHUNK_BYTES + COLUMN_BYTES + 16)
     assert s.tables["t"].capacity.nbytes == s.capacity.nbytes == one
     # It enters where there is just so much room, and never where there is less.
     for most, code in ((one, None), (one - 1, "limit_exceeded")):
@@ -119,7 +119,7 @@ def test_the_remover_makes_room_for_as_many_bytes_as_come() -> None:
 
 
 def test_items_that_share_a_chunk_leave_until_the_last_of_them_frees_it() -> None:
-    s = service(fifo("t", max_bytes=1000 + CHUNK_BYTES + 10 * ITEM_BYTES))
+    s = service(fifo("t", max_bytes=1000 + CHUNK_BYTES + COLUMN_BYTES + 10 * ITEM_BYTES))
     writer = StreamWriter()
     s.handle("w", "insert", writer.insert([b"x" * 1000], [(0, 1)] * 10, keep_from=1), 0.0)
     assert s.tables["t"].size == 10
@@ -127,7 +127,7 @@ def test_items_that_share_a_chunk_leave_until_the_last_of_them_frees_it() -> Non
     # Room for 804 bytes more: five of the old ones free only themselves, and that suffices.
     assert s.tables["t"].size == 6
     s.handle("w", "insert", writer.insert([b"x" * 2800], [(2, 1)]), 0.0)
-    assert (s.tables["t"].size, s.tables["t"].capacity.nbytes) == (1, 2800 + CHUNK_BYTES + ITEM_BYTES)
+    assert (s.tables["t"].size, s.tables["t"].capacity.nbytes) == (1, 2800 + CHUNK_BYTES + COLUMN_BYTES + ITEM_BYTES)
     s.validate()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from replayd.errors import StoreMismatch
 from replayd.journal import JournalOptions
-from replayd.limits import CHUNK_BYTES, ITEM_BYTES
+from replayd.limits import CHUNK_BYTES, COLUMN_BYTES, ITEM_BYTES
 from replayd.messages import Sample
 from replayd.restoring import RestoreRules
 from tests.model.wire_traffic import encoded
@@ -20,7 +20,7 @@ from tests.unit.writer import StreamWriter, fifo
 
 JOURNALS = pytest.mark.parametrize("journal", [JournalOptions("off"), JournalOptions("sync")], ids=["plain", "journal"])
 SIZE, KEPT = 100, 60
-BYTES = KEPT * (ITEM_BYTES + CHUNK_BYTES + 1)
+BYTES = KEPT * (ITEM_BYTES + CHUNK_BYTES + COLUMN_BYTES + 1)
 SHRINK = RestoreRules(shrink_tables=True)
 
 
