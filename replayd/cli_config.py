@@ -43,7 +43,7 @@ def check_config(file: str | None, as_json: bool) -> None:
     from replayd.config_faults import ConfigError
     from replayd.config_model import Config
     from replayd.doctor import unwritable
-    from replayd.forecast import forecast, memory_notes, memory_warnings, resident_bytes, total_bytes
+    from replayd.forecast import forecast, is_bounded, memory_text, memory_warnings, resident_bytes, total_bytes
     from replayd.process import limit_bytes
 
     config: Config | None
@@ -66,7 +66,7 @@ def check_config(file: str | None, as_json: bool) -> None:
             raise SystemExit(os.EX_CONFIG)
         fail(os.EX_CONFIG, *faulty.problems, *(f"warning: {doubt}" for doubt in doubts))
     assert config is not None, "without faults there are settings"
-    notes = memory_notes(config, limit)
+    told = memory_text(config)
     tables = forecast(config)
     if as_json:
         print_json(
@@ -75,7 +75,7 @@ def check_config(file: str | None, as_json: bool) -> None:
                 "file": file,
                 "faults": [],
                 "warnings": doubts,
-                "notes": notes,
+                "notes": [] if is_bounded(config) else [told],
                 "settings": [{"key": key, "value": value, "from": where} for key, value, where in differences(config)],
                 "tables": [{**asdict(each), "nbytes": each.nbytes} for each in tables],
                 "predicted_bytes": total_bytes(config),
@@ -90,12 +90,9 @@ def check_config(file: str | None, as_json: bool) -> None:
     click.echo(f"  settings: {settings_text(config)}")
     for table, each in zip(config.table, tables, strict=True):
         click.echo(f"  {table.name}: {each}")
+    click.echo(f"  {told}")
     if limit:
-        held, resident = size_text(total_bytes(config)), size_text(resident_bytes(config))
-        may = f"started from here it may have {size_text(limit)}, as a service no more than its MemoryMax"
-        click.echo(f"  together {held}, the process at most {resident}; {may}")
-    for note in notes:
-        click.echo(f"  {note}")
+        click.echo(f"  started from here it may have {size_text(limit)}, as a service no more than its MemoryMax")
 
 
 @click.command("default-config")

@@ -26,7 +26,7 @@ from replayd import __version__
 from replayd.config import read_config
 from replayd.config_faults import ConfigError
 from replayd.config_model import Config
-from replayd.forecast import memory_notes, memory_warnings, total_bytes
+from replayd.forecast import memory_text, memory_warnings, tables_text, total_bytes
 from replayd.process import address_space_bytes, limit_bytes, most_open_files
 from replayd.wording import size_text
 
@@ -300,9 +300,7 @@ def memory(config: Config | None, process: Process) -> Iterator[Finding]:
     for doubt in doubts:
         yield Finding("memory", WARN, doubt, "set max_bytes of the table or of the server")
     if not doubts:
-        notes = [] if config is None else memory_notes(config, limit)
-        wanted = "" if config is None else f", tables come to {size_text(total_bytes(config))} when they are full"
-        wanted = "".join(f"; {note}" for note in notes) or wanted
+        wanted = "" if config is None else f"; {memory_text(config)}"
         may = f"{process.whose} may have {size_text(limit)}" if limit else f"no limit known of {process.whose}"
         yield Finding("memory", OK, f"{may}{wanted}")
 
@@ -331,7 +329,7 @@ def disk(config: Config | None) -> Iterator[Finding]:
         yield Finding("data directory", FAIL, trouble, advice)
         return
     free, wanted = shutil.disk_usage(_nearest(path)).free, total_bytes(config)
-    text = f"{path}: {size_text(free)} free, tables come to {size_text(wanted)} when they are full"
+    text = f"{path}: {size_text(free)} free; {tables_text(config)}"
     if free < wanted:
         yield Finding("data directory", WARN, text, "make room, or limit the tables: a checkpoint must fit")
     else:

@@ -35,9 +35,14 @@ class Forecast:
         wanted = self.max_size * self.item_bytes
         return wanted if self.max_bytes is None else min(self.max_bytes, wanted) if self.is_known else self.max_bytes
 
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether it may take more than that."""
+        return not self.is_known and self.max_bytes is None
+
     def __str__(self) -> str:
         about = "about" if self.is_known else "at least"
-        if self.max_bytes is not None:
+        if self.max_bytes is not None and not (self.is_known and self.nbytes < self.max_bytes):
             return f"at most {size_text(self.max_bytes)}"
         return f"{about} {size_text(self.nbytes)} when it is full ({about} {self.item_bytes} bytes an item)"
 
@@ -53,7 +58,7 @@ def total_bytes(config: Config) -> int:
     total = sum(each.nbytes for each in tables)
     if most is None:
         return total
-    return min(total, most) if all(each.is_known or each.max_bytes is not None for each in tables) else most
+    return most if any(each.is_unbounded for each in tables) else min(total, most)
 
 
 def resident_bytes(config: Config) -> int:
@@ -84,23 +89,42 @@ def memory_warnings(config: Config, limit_bytes: int) -> list[str]:
         most = held_most(limit_bytes, has_store=has_store)
         constant = size_text(resident_most(0, has_store=has_store))
         fits = f"{size_text(most)} of tables would fit" if most else "that is too little for any table"
+        come = f"come to {_how_surely(config, held)}" if is_bounded(config) else "may come to"
         found.append(
-            f"tables may come to {size_text(held)} when they are full, the process then to {size_text(resident)} "
+            f"tables {come} {size_text(held)} when they are full, the process then to {size_text(resident)} "
             f"({RESIDENT_SHARE:g} times that and {constant}), and it may have {size_text(limit_bytes)}; {fits}: "
             "lower max_size or max_bytes, or allow it more (MemoryMax of the service)"
         )
     return found
 
 
-def memory_notes(config: Config, limit_bytes: int) -> list[str]:
-    """What cannot be foretold, in words, where nothing bounds it: no fault, but worth a thought."""
-    names = ", ".join(repr(e.name) for e in forecast(config) if not e.is_known and e.max_bytes is None)
-    if not limit_bytes or not names or config.server.max_bytes is not None:
-        return []
-    return [
-        f"nobody can tell what {names} will take of the {size_text(limit_bytes)} that this process may have: "
-        "max_bytes would bound it, of the table or of the server"
-    ]
+def is_bounded(config: Config) -> bool:
+    """Whether something ends what all tables come to."""
+    return config.server.max_bytes is not None or not any(each.is_unbounded for each in forecast(config))
+
+
+def tables_text(config: Config) -> str:
+    """What all tables come to when they are full, in words: the same words whoever asks."""
+    if not is_bounded(config):
+        some = [each for each in forecast(config) if each.is_unbounded]
+        least = ", ".join(f"{size_text(each.nbytes)} in {each.name!r}" for each in some)
+        what = f"nothing bounds what tables come to when they are full, at least {least}"
+        return f"{what}: max_bytes would, of the table or of the server"
+    total = total_bytes(config)
+    return f"tables come to {_how_surely(config, total)} {size_text(total)} when they are full"
+
+
+def memory_text(config: Config) -> str:
+    """The same, and what the process comes to then; requests and replies on their way come beside it."""
+    if not is_bounded(config):
+        return tables_text(config)
+    return f"{tables_text(config)}, the process then to {size_text(resident_bytes(config))}"
+
+
+def _how_surely(config: Config, total: int) -> str:
+    """`at most` where a limit of bytes ends the tables' growth, `about` where their items do."""
+    foretold = sum(each.max_size * each.item_bytes for each in forecast(config))
+    return "about" if all(each.is_known for each in forecast(config)) and foretold == total else "at most"
 
 
 def _of_table(table: TableConfig) -> Forecast:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from replayd import process
+from replayd import doctor, process
 from replayd.cli import main
+from replayd.config import read_config
 
 
 @pytest.fixture(autouse=True)
@@ -83,8 +84,8 @@ def test_what_will_not_fit_is_warned_of_beside_faults(
     fault, *warned = ended.stderr.splitlines()
     assert (ended.exit_code, path in fault) == (os.EX_CONFIG, True)
     assert warned == [
-        "replayd: warning: tables may come to 4.105 MiB when they are full, the process then to 129.1 MiB (1.25 times "
-        "that and 124 MiB), and it may have 1 MiB; that is too little for any table: lower max_size or max_bytes, or "
+        "replayd: warning: tables come to about 4.105 MiB when they are full, the process then to 129.1 MiB (1.25 "
+        "times that and 124 MiB), and it may have 1 MiB; that is too little for any table: lower max_size or max_bytes, or "
         "allow it more (MemoryMax of the service)"
     ]
     found = json.loads(run("check-config", path, "--json").stdout)
@@ -171,8 +172,39 @@ def test_settings_are_told_with_where_they_were_made(tmp_path: Path, monkeypatch
 
 def test_what_cannot_be_foretold_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "limit_bytes", lambda: 1 << 40)
-    path, said = write(tmp_path, '[[table]]\nname = "a"\n'), "nobody can tell what 'a' will take"
+    path = write(tmp_path, '[[table]]\nname = "a"\nmax_size = 1000\n')
+    said = "nothing bounds what tables come to when they are full, at least 296.9 KiB in 'a': max_bytes would"
     ended = run("check-config", path)
     assert (said in ended.stdout, ended.stderr) == (True, "")
     found = json.loads(run("check-config", path, "--json").stdout)
     assert (found["warnings"], said in found["notes"][0]) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (SIGNED, "tables come to about 4.105 MiB when they are full, the process then to "),
+        (SIGNED + 'max_bytes = "1MiB"\n', "tables come to at most 1 MiB when they are full, the process then to "),
+        (SIGNED + 'max_bytes = "1GiB"\n', "tables come to about 4.105 MiB when they are full, the process then to "),
+        ('[server]\nmax_bytes = "1MiB"\n' + SIGNED, "tables come to at most 1 MiB when they are full, the process "),
+        ('[server]\nmax_bytes = "1GiB"\n' + SIGNED, "tables come to about 4.105 MiB when they are full, the process "),
+        ('[server]\nmax_bytes = "1GiB"\n[[table]]\nname = "b"\n', "tables come to at most 1 GiB when they are full, "),
+        ('[[table]]\nname = "b"\nmax_bytes = "1GiB"\n', "tables come to at most 1 GiB when they are full, "),
+        (
+            SIGNED + '[[table]]\nname = "b"\nmax_size = 1000\n[[table]]\nname = "c"\nmax_size = 2000\n',
+            "nothing bounds what tables come to when they are full, at least 296.9 KiB in 'b', 593.8 KiB in 'c': ",
+        ),
+    ],
+)
+def test_whoever_asks_hears_the_same_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    monkeypatch.setattr(process, "limit_bytes", lambda: 1 << 40)
+    path = write(tmp_path, text)
+    (line,) = [line.strip() for line in run("check-config", path).stdout.splitlines() if "when they are full" in line]
+    assert line.startswith(said)
+    # Where there is something to warn of, the doctor says that instead.
+    found = [each.what for each in doctor.memory(read_config(path), doctor.this_process())]
+    assert any(line in what or "more than its max_bytes" in what or "server.max_bytes" in what for what in found)
+    stored = read_config(path, data_dir=str(tmp_path))
+    assert any(line.split(", the process")[0] in each.what for each in doctor.disk(stored))
