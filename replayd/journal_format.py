@@ -127,8 +127,13 @@ def _packed(entries: Entries, start: int, stop: int) -> bytes:
 
 
 def count_of(value: memoryview | bytes) -> int:
-    """How many entries a value has. Raises Damaged."""
-    return int(_head(value)[1])
+    """How many entries a value has. Raises Damaged, also if that many would have another size than it."""
+    _, n, frames, _, _ = _head(value)
+    at = _HEAD.size + _ENTRY_BYTES * n
+    end = at + _FRAME_BYTES * frames
+    if not n or end > len(value) or end + sum(struct.unpack_from(f"<{frames}I", value, at)) != len(value):
+        raise Damaged("a part of the journal is not of the size that it says")
+    return n
 
 
 def unpack(value: memoryview | bytes) -> Value:

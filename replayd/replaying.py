@@ -6,12 +6,22 @@ same. Times are those of the clock that recorded them, shifted as the snapshot's
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from replayd.journal_format import READ, READING, REQUEST, TIME_PASSED, TOGETHER, count_of, state_sum, unpack
+from replayd.journal_format import (
+    ENTRIES_AT_MOST,
+    READ,
+    READING,
+    REQUEST,
+    TIME_PASSED,
+    TOGETHER,
+    count_of,
+    state_sum,
+    unpack,
+)
 from replayd.messages import Peer
 from replayd.reception import Reception
 from replayd.service import Service
@@ -23,14 +33,13 @@ Values = Iterable[tuple[int, memoryview]]
 
 
 @dataclass(frozen=True, slots=True)
-class JournalEnd:
-    """Where a journal ends that goes on from an index."""
+class Moment:
+    """When something was, by two clocks."""
 
-    next_entry: int
     clock: float
-    """Of the server that wrote it, at the last entry."""
+    """Of the server that wrote it."""
     wall_s: float
-    """Seconds since 1970 then."""
+    """Seconds since 1970."""
 
 
 @dataclass(slots=True)
@@ -46,28 +55,23 @@ class Replayed:
     damage: str | None = None
     """Why the rest could not be read."""
     behind: int = 0
-    """Requests in that rest; all entries of a value that is damaged itself, if it still tells how many it has."""
+    """Requests in that rest; of a value that is damaged itself all entries, as far as can be told how many it has."""
 
 
-def journal_end(values: Values, first: int) -> JournalEnd | None:
-    """Where the chain ends that begins with entry `first`; None if it does not begin."""
-    last: deque[bytes] = deque(maxlen=2)
-    for number, value in values:
-        try:
-            if number != first:
+def journal_end(entries: Callable[[int], Values], first: int, saved: Moment) -> Moment | None:
+    """When the journal ends that begins with entry `first`; None if it does not begin.
+
+    That is the moment of the last value that can be read, and `saved`, that of the checkpoint, if none can.
+    """
+    numbers = array("Q", (number for number, _ in _chain(entries(first), first)))
+    for last in reversed(numbers):
+        for _, value in entries(last):
+            try:
+                read = unpack(value)
+            except Damaged:
                 break
-            first += count_of(value)
-        except Damaged:
-            break
-        last.append(bytes(value))
-    while last:
-        # One that is damaged tells no time.
-        try:
-            read = unpack(last.pop())
-        except Damaged:
-            continue
-        return JournalEnd(first, read.entries[-1].now, read.wall_s)
-    return None
+            return Moment(read.entries[-1].now, read.wall_s)
+    return saved if numbers else None
 
 
 def replay(values: Values, first: int, service: Service, shift_s: float, advance: Callable[[int], None]) -> Replayed:
@@ -90,14 +94,12 @@ def replay(values: Values, first: int, service: Service, shift_s: float, advance
                 told.refused += len(together)
             together = []
 
-    values = iter(values)
+    values = _chain(values, first)
     for number, value in values:
-        if number != first:
-            break
         try:
             read = unpack(value)
         except Damaged as damage:
-            told.damage, told.behind = str(damage), _lost(chain([(number, value)], values), number)
+            told.damage, told.behind = str(damage), _lost(chain([(number, value)], values))
             break
         advance(len(value))
         for entry in read.entries:
@@ -116,7 +118,6 @@ def replay(values: Values, first: int, service: Service, shift_s: float, advance
             else:
                 told.requests += 1
                 together.append((entry.peer, entry.frames))
-        first += len(read.entries)
         told.entries += len(read.entries)
         if read.sum:
             handle()
@@ -126,20 +127,30 @@ def replay(values: Values, first: int, service: Service, shift_s: float, advance
     return told
 
 
-def _lost(values: Values, first: int) -> int:
-    """How many requests there are from a damaged value on, as far as that can be told."""
-    lost, expected = 0, first
+def _chain(values: Values, first: int) -> Iterator[tuple[int, memoryview]]:
+    """The values that go on from each other; behind one that does not tell how many entries it has, any next one."""
+    expected = range(first, first + 1)
     for number, value in values:
-        # Behind a value that does not say how many entries it has, whatever comes next goes on from it.
-        if expected and number != expected:
+        if number not in expected:
             break
+        yield number, value
         try:
-            expected = number + count_of(value)
+            expected = range(number + count_of(value), number + count_of(value) + 1)
         except Damaged:
-            expected = 0
-            continue
+            expected = range(number + 1, number + ENTRIES_AT_MOST)
+
+
+def _lost(values: Values) -> int:
+    """How many requests there are from a damaged value on, as far as that can be told."""
+    lost, untold = 0, None
+    for number, value in values:
+        if untold is not None:
+            lost, untold = lost + number - untold, None
         try:
             lost += sum(entry.kind in (REQUEST, TOGETHER) for entry in unpack(value).entries)
         except Damaged:
-            lost += count_of(value)
-    return lost
+            try:
+                lost += count_of(value)
+            except Damaged:
+                untold = number
+    return lost if untold is None else lost + 1

@@ -24,7 +24,7 @@ from replayd.items import KEYS_A_SECOND_SHIFT
 from replayd.loading import Progress
 from replayd.messages import Int64s
 from replayd.parked_samples import forget_peers
-from replayd.replaying import Replayed, journal_end, replay
+from replayd.replaying import Moment, Replayed, journal_end, replay
 from replayd.service import Service
 from replayd.settings import change_settings, settings_of
 from replayd.snapshots import Losses, begin_anew, described, load_service, shrunk, sizes_of
@@ -91,10 +91,11 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
     progress.expect(*store.content_bytes(), _items_in(state), lambda: sum(sizes_of(service).values()))
     service.durability.differences = _shown(_compare_tables(state, service, rules))
     kept = state.get("journal")
-    end = journal_end(store.entries(kept["next"]), kept["next"]) if kept else None
+    saved = Moment(state["clock"], head.saved_at)
+    end = journal_end(store.entries, kept["next"], saved) if kept else None
     # Ages go on while no server runs: what happened last happened so long ago.
-    away_s = max(0.0, time.time() - (end.wall_s if end else head.saved_at))
-    shift_s = now - away_s - (end.clock if end else state["clock"])
+    away_s = max(0.0, time.time() - (end or saved).wall_s)
+    shift_s = now - away_s - (end or saved).clock
     lease_s, max_bytes = service.streams.lease_s, service.capacity.max_bytes
     configured: dict[str, dict[str, Any]] = {}
     if kept is None or end is None:

@@ -18,7 +18,6 @@ import numpy as np
 
 from replayd.errors import StoreError
 from replayd.journal_format import Entries, count_of
-from replayd.replaying import journal_end
 from replayd.state import State, frozen
 from replayd.store import IndexWritten
 from replayd.store_blocks import BlockMap
@@ -56,6 +55,8 @@ class Disk:
         self._state: State = {}
         self._blocks: dict[int, bytes] = {}
         self._entries: dict[int, bytes] = {}
+        self._posted: dict[int, tuple[int, float]] = {}
+        """Entries that were written together, or not at all: by their first number, the one behind them and a time."""
         self._next_block = 1
         self._must_open_again = False
 
@@ -73,9 +74,14 @@ class Disk:
         """The server's time up to which the disk knows what happened; None: nothing."""
         if self.head is None:
             return None
-        first = self._state["journal"]["next"]
-        end = journal_end(self.entries(first), first)
-        return float(self._state["clock"] if end is None else end.clock)
+        clock, first = self._state["clock"], self._state["journal"]["next"]
+        while first in self._entries:
+            first, clock = self._posted[first]
+        return float(clock)
+
+    def will_have(self, entries: Entries) -> None:
+        """These are on their way, and will be there all of them or none."""
+        self._posted[entries.first] = entries.first + len(entries), entries.times[-1]
 
     # --- as the real one does it --------------------------------------------------------------------------------------
 
@@ -198,6 +204,7 @@ class Writer(StoreWriter):
         self._add(job)
 
     def post_entries(self, entries: Entries) -> None:
+        self.store.will_have(entries)
         self._entries.append(entries)
         self._add(None)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import shutil
 import sys
 import threading
 import time
@@ -34,6 +36,7 @@ from replayd.store import Store
 from replayd.store_format import Damaged
 from replayd.table import Table
 from replayd.wire import encode
+from replayd.wording import count
 from tests.model.essence import differences, essence
 from tests.model.wire_traffic import WireTraffic, encoded, give
 from tests.unit.kept import DEADLINE_S
@@ -287,33 +290,60 @@ def test_a_resend_after_a_crash_is_acknowledged_again_and_not_applied(tmp_path: 
         assert contents(again.service) == list(range(5))
 
 
-@pytest.mark.parametrize(
-    ("damage", "told", "lost"),
-    [(lambda value: value[:-1] + bytes([value[-1] ^ 1]), "CRC", 4), (lambda value: value[:20], "has 20 bytes", 2)],
-    ids=["a byte", "cut off"],
-)
-def test_behind_a_damaged_value_nothing_is_replayed_and_all_before_it_is(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes], told: str, lost: int
-) -> None:
-    writer = StreamWriter()
-    with Journaled(tmp_path, [fifo()]) as live:
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "a byte": lambda value: value[:-1] + bytes([value[-1] ^ 1]),
+    "cut off": lambda value: value[:20],
+    "more entries": lambda value: value[:8] + bytes([value[8] + 1]) + value[9:],
+    "fewer entries": lambda value: value[:8] + bytes([value[8] - 1]) + value[9:],
+    "endless": lambda value: value[:11] + b"\x7f" + value[12:],
+}
+
+
+@pytest.fixture(scope="module")
+def four_inserts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose journal has four values, of an insert each."""
+    directory, writer = tmp_path_factory.mktemp("journal") / "store", StreamWriter()
+    with Journaled(directory, [fifo()]) as live:
         for _ in range(4):
             ask(live, inserted(writer))
             live.settle(time.monotonic())
-    with Store(tmp_path) as store:
-        values = [(number, bytes(value)) for number, value in store.entries(0)]
-        assert len(values) == 4
-        number, value = values[1]
-        with store._env.begin(write=True, db=store._db["journal"]) as txn:
-            txn.put(number.to_bytes(8, sys.byteorder), damage(value))
-    with pytest.raises(StoreUnreadable, match=told):
-        Journaled(tmp_path, [fifo()], rules=RestoreRules(strict=True))
-    with Journaled(tmp_path, [fifo()]) as again:
-        assert contents(again.service) == [0]
-        # What is damaged itself tells of its entries, if of anything: a request, and that time has passed.
-        assert f"the rest, {lost} requests, is lost" in caplog.text
-        store_fields = again.service.durability.report(time.monotonic())["store"]
-        assert [store_fields[f"lost_{name}"] for name in ("items", "chunks", "requests")] == [0, 0, lost]
+    return directory
+
+
+@pytest.mark.parametrize("damaged", range(1, 16), ids="{:04b}".format)
+def test_behind_a_damaged_value_nothing_is_replayed_and_all_before_it_is(
+    tmp_path: Path, four_inserts: Path, caplog: pytest.LogCaptureFixture, damaged: int
+) -> None:
+    which = [n for n in range(4) if damaged >> n & 1]
+    # A value has its insert, and that time has passed; one that tells nothing counts as one if it is the last.
+    lost = {name: 4 - which[0] + len(which) for name in DAMAGES}
+    for name in DAMAGES.keys() - {"a byte"}:
+        lost[name] -= which[-1] == 3
+    for name, damage in DAMAGES.items():
+        directory = tmp_path / name
+        shutil.copytree(four_inserts, directory)
+        with Store(directory) as store:
+            values = [(number, bytes(value)) for number, value in store.entries(0)]
+            assert len(values) == 4
+            with store._env.begin(write=True, db=store._db["journal"]) as txn:
+                for number, value in (values[n] for n in which):
+                    txn.put(number.to_bytes(8, sys.byteorder), damage(value))
+        with pytest.raises(
+            StoreUnreadable, match=rf"damaged behind {2 * which[0]} entries .*, {count(lost[name], 'request')}, is lost"
+        ):
+            Journaled(directory, [fifo()], rules=RestoreRules(strict=True))
+        caplog.clear()
+        with Journaled(directory, [fifo()]) as again:
+            assert contents(again.service) == list(range(which[0]))
+            [told] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+            assert f"the rest, {count(lost[name], 'request')}, is lost" in told
+            store_fields = again.service.durability.report(time.monotonic())["store"]
+            assert [store_fields[f"lost_{name}"] for name in ("items", "chunks", "requests")] == [0, 0, lost[name]]
+            assert store_fields["replayed_requests"] == which[0]
+            ask(again, inserted(StreamWriter(b"another".ljust(16))))
+            again.settle(time.monotonic())
+        with Journaled(directory, [fifo()], rules=RestoreRules(strict=True)) as mended:
+            assert mended.service.durability.replayed == 1
 
 
 def test_what_cannot_be_written_is_not_acknowledged_until_a_checkpoint_has_it(tmp_path: Path) -> None:
