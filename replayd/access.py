@@ -10,9 +10,11 @@ Owns the allow-list as it is kept in a file of TOML, one section a name. Knows n
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from json import dumps
 from pathlib import Path
 
 from replayd.errors import Forbidden
@@ -30,7 +32,8 @@ ALLOWED_MODE = 0o640
 """Of the list: names and public keys are no secrets, and nobody's business either."""
 
 KEY_CHARACTERS = 40
-"""Of a CURVE key in Z85, the form in which ZeroMQ's tools write it."""
+_KEY = re.compile(rf"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{{}}@%$#]{{{KEY_CHARACTERS}}}")
+"""A CURVE key in Z85, the form in which ZeroMQ's tools write it."""
 
 
 class AccessError(Exception):
@@ -72,11 +75,14 @@ class Holder:
 def read_allowed(path: Path) -> dict[str, Holder]:
     """The holders in a file, by their public keys. Raises AccessError with all that is wrong."""
     try:
-        sections = tomllib.loads(path.read_text())
+        sections = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise unreadable(path, error) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
+        # What is no UTF-8 or no TOML, and a number of thousands of digits.
         raise AccessError(f"{path}: {error}") from None
+    except RecursionError:
+        raise AccessError(f"{path}: brackets within brackets, deeper than anybody means") from None
     problems: list[str] = []
     holders: dict[str, Holder] = {}
     for name, fields in sections.items():
@@ -114,10 +120,11 @@ def write_allowed(path: Path, holders: Mapping[str, Holder]) -> None:
     text = "# Who may come in. Written by `replayd keys`; the daemon reads it again on SIGHUP.\n"
     for holder in holders.values():
         roles = ", ".join(f'"{role}"' for role in holder.roles)
-        text += f"\n[{holder.name}]\nkey = '{holder.key}'\nroles = [{roles}]\n"
+        name = holder.name if re.fullmatch(r"[A-Za-z0-9_-]+", holder.name) else _quoted(holder.name)
+        text += f"\n[{name}]\nkey = '{holder.key}'\nroles = [{roles}]\n"
     replacement = path.with_name(f".{path.name}.new")
     try:
-        replacement.write_text(text)
+        replacement.write_text(text, "utf-8")
         replacement.chmod(ALLOWED_MODE)
         give_to_owner_of_directory(replacement)
         replacement.replace(path)
@@ -132,14 +139,20 @@ def give_to_owner_of_directory(path: Path) -> None:
         os.chown(path, directory.st_uid, directory.st_gid)
 
 
+def _quoted(name: str) -> str:
+    """A name as TOML takes any: within one that stands bare a dot would begin a section of its own."""
+    return dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _fault(fields: object) -> str | None:
     if not isinstance(fields, dict):
         return "must be a section with `key` and `roles`"
     if unknown := sorted(fields.keys() - {"key", "roles"}):
         return f"unknown: {', '.join(unknown)}; a holder has `key` and `roles`"
     key, roles = fields.get("key"), fields.get("roles")
-    if not isinstance(key, str) or len(key) != KEY_CHARACTERS:
-        return f"`key` must be a public key, {KEY_CHARACTERS} characters"
-    if not isinstance(roles, list) or not roles or not all(role in ROLES for role in roles):
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        return f"`key` must be a public key, {KEY_CHARACTERS} characters of Z85"
+    # A list has no hash, and a dict would look into its own.
+    if not isinstance(roles, list) or not roles or not all(isinstance(role, str) and role in ROLES for role in roles):
         return f"`roles` must be one or more of {', '.join(ROLES)}"
     return None

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from types import MappingProxyType
 from typing import Any
 
 from replayd.config_choices import LIMITERS
 from replayd.config_environment import put_environment
-from replayd.config_faults import ConfigError, Fault, Places, faults_of, unknown
+from replayd.config_faults import ConfigError, Fault, Places, faults_of, key_text, unknown
 from replayd.config_judge import judged
 from replayd.config_model import SECTIONS, Config, ServerConfig
 from replayd.table import Table
@@ -28,6 +28,11 @@ from replayd.table import Table
 INGEST_PORT_DISTANCE = 2
 HTTP_PORT_DISTANCES = (1, 3)
 """How far the other ports lie from the port of requests where only the latter is said."""
+
+NESTING_MOST = 32
+"""Brackets within each other: more than the options of any extension need, and what everything here can follow."""
+
+_TOO_DEEP = f"brackets within brackets, more than {NESTING_MOST} deep"
 
 DEFAULT_LISTEN = ServerConfig().listen
 
@@ -80,6 +85,7 @@ def read_config(
         if value is not None and isinstance(log := data.setdefault("log", {}), dict):
             log[key] = value
     places.elsewhere.update(dict.fromkeys(set(_keys_of(data)) - {*_unchanged(before, data)}, ""))
+    _check_numbers(data, places)
     config, errors = judged(data)
     faults = [Fault(problem) for problem in problems]
     faults += [fault for details in errors for fault in faults_of(details, data, places)]
@@ -152,8 +158,36 @@ def _read_toml(path: str) -> tuple[dict[str, Any], Places]:
         told = re.search(r"at line (\d+)", str(error))
         line = int(told[1]) if told else text.count("\n") + 1
         raise ConfigError([Fault(f"the file is not TOML: {error}", place=f"{path}:{line}")]) from None
+    except ValueError as error:
+        # A number of thousands of digits.
+        raise ConfigError([Fault(f"the file is not TOML: {error}", place=path)]) from None
+    except RecursionError:
+        raise ConfigError([Fault(_TOO_DEEP, place=path)]) from None
+    if any(len(keys) > NESTING_MOST for keys, _ in _leaves((), data)):
+        raise ConfigError([Fault(_TOO_DEEP, place=path)])
     tables = data.get("table")
     return data, Places(path, text, len(tables) if isinstance(tables, list) else 0)
+
+
+def _check_numbers(data: Mapping[str, Any], places: Places) -> None:
+    """Raise ConfigError for integers that TOML has not: they are more than 64 bits, which no setting is, and nothing
+    that reckons with settings need expect them."""
+    faults = [
+        Fault("expected an integer of 64 bits", key_text(path, data), places.of(path))
+        for path, value in _leaves((), data)
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
+    ]
+    if faults:
+        raise ConfigError(faults)
+
+
+def _leaves(path: tuple[int | str, ...], value: Any) -> Iterator[tuple[tuple[int | str, ...], Any]]:
+    """All values that have no parts, with the keys that lead there."""
+    if value and isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _leaves((*path, key), part)
+    else:
+        yield path, value
 
 
 def _keys_of(data: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -165,7 +199,12 @@ def _keys_of(data: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _unchanged(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The keys that neither the command line has set nor follow from what it says."""
-    return [(section, key) for section, key in _keys_of(before) if before[section][key] == after[section][key]]
+    return [
+        (section, key)
+        for section, key in _keys_of(before)
+        # A NaN is the same one, and not equal to itself.
+        if (was := before[section][key]) is (now := after[section][key]) or was == now
+    ]
 
 
 def _set_server(

@@ -87,7 +87,7 @@ def _fault_of(details: ErrorDetails, data: Mapping[str, Any], places: Places) ->
     path = _written(location)
     place = places.of(path)
     *parents, last = location or ("",)
-    key, parent = _key_text(path, data), _key_text(_written(tuple(parents)), data)
+    key, parent = key_text(path, data), key_text(_written(tuple(parents)), data)
     found = details["input"]
     match details["type"]:
         case "extra_forbidden":
@@ -116,7 +116,7 @@ def _written(location: Path) -> Path:
     return location
 
 
-def _key_text(path: Path, data: Mapping[str, Any]) -> str:
+def key_text(path: Path, data: Mapping[str, Any]) -> str:
     """`server.listen`, or `table 'replay': limiter.size`."""
     match path:
         case ("table", int(index), *rest):

@@ -238,10 +238,16 @@ class ServerConfig(Section):
         return self
 
 
+def _path(path: str) -> str:
+    if "\0" in path:
+        raise ValueError(f"expected a path, in which there is no NUL, got {path!r}")
+    return path
+
+
 class AccessConfig(Section):
     """Who may come in. With this section everybody needs a key, and it says what each may ask for."""
 
-    keys: Annotated[str, Field(min_length=1, examples=["/etc/replayd/keys"])]
+    keys: Annotated[str, AfterValidator(_path), Field(min_length=1, examples=["/etc/replayd/keys"])]
     """Directory of the keys that `replayd keys` makes. The list of who has one is read again on SIGHUP."""
 
     def __str__(self) -> str:
@@ -251,7 +257,7 @@ class AccessConfig(Section):
 class StoreConfig(Section):
     """Where what the server holds is kept on disk. `checkpoint_interval = "0s"`: a checkpoint only when asked for."""
 
-    path: Annotated[str, Field(min_length=1, examples=["/var/lib/replayd/store"])]
+    path: Annotated[str, AfterValidator(_path), Field(min_length=1, examples=["/var/lib/replayd/store"])]
     """Directory of the store. Without this section nothing outlives the daemon."""
     checkpoint_interval: Annotated[float, BeforeValidator(as_seconds)] = CHECKPOINT_INTERVAL_S
     """Between two checkpoints; "0s": only when asked for."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+BYTES_MOST = (1 << 63) - 1
+"""A size is at most so much, as any integer of TOML."""
+
 _BYTES = {"": 1, "B": 1}
 _BYTES |= {f"{letter}B": 1000**n for n, letter in enumerate("kMGT", 1)}
 _BYTES |= {f"{letter}iB": 1024**n for n, letter in enumerate("KMGT", 1)}
@@ -18,7 +21,10 @@ def as_bytes(value: Any) -> Any:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", value)
     if match is None or match[2] not in _BYTES:
         raise ValueError(f'expected a size, such as "500MB", "4GiB" or a number of bytes, got {value!r}')
-    return int(float(match[1]) * _BYTES[match[2]])
+    nbytes = float(match[1]) * _BYTES[match[2]]
+    if nbytes > BYTES_MOST:
+        raise ValueError(f"expected a size that a number of 64 bits can tell, got {value[:32]!r}")
+    return int(nbytes)
 
 
 def as_seconds(value: Any) -> float:
