@@ -30,12 +30,10 @@ def info(address: str, timeout_s: float, as_json: bool) -> None:
       replayd info
       replayd info --json --address actor-box:7077
     """
-    from replayd_client.wire import InfoReply, encode_info
+    from replayd_client import inspection
 
-    with connected(address) as pool, pool.connection() as connection:
-        reply = connection.call("info", encode_info, time.monotonic() + timeout_s)
-    assert isinstance(reply, InfoReply), "info is answered by info"
-    answer = {name: value for name, value in reply.fields.items() if name not in ("v", "op", "id")}
+    with connected(address) as pool:
+        answer = inspection.info(pool, time.monotonic() + timeout_s)
     if as_json:
         print_json(answer)
         return

@@ -23,7 +23,7 @@ from replayd.wording import aligned, count
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from replayd_client.inspection import PeekedItem
+    from replayd_client.peeking import PeekedItem
     from replayd_client.pool import ConnectionPool
 
 PEEKED = 10
@@ -104,7 +104,7 @@ def peek(
     """
     import numpy as np
 
-    from replayd_client import inspection
+    from replayd_client import peeking
 
     asked = [(order, n) for order, n in orders.items() if n is not None]
     if len(asked) + bool(keys) > 1:
@@ -112,10 +112,10 @@ def peek(
     deadline = time.monotonic() + timeout_s
     with connected(address) as pool:
         if keys:
-            found = inspection.peek_keys(pool, table, np.array(keys, np.uint64), deadline)
+            found = peeking.peek_keys(pool, table, np.array(keys, np.uint64), deadline)
         else:
             order, n = asked[0] if asked else ("newest", PEEKED)
-            found = inspection.peek_first(pool, table, order, n, deadline)
+            found = peeking.peek_first(pool, table, order, n, deadline)
     missing = found.missing.tolist()
     if as_json:
         items = [
@@ -302,15 +302,14 @@ def reset(table: str, address: str, timeout_s: float, as_json: bool) -> None:
     Examples:
       replayd reset replay
     """
-    from replayd_client.wire import ResetReply, encode_reset
+    from replayd_client import inspection
 
-    with connected(address) as pool, pool.connection() as connection:
-        reply = connection.call("reset", lambda id: encode_reset(id, table), time.monotonic() + timeout_s)
-    assert isinstance(reply, ResetReply), "reset is answered by reset"
+    with connected(address) as pool:
+        removed = inspection.reset(pool, table, time.monotonic() + timeout_s)
     if as_json:
-        print_json({"removed": reply.removed})
+        print_json({"removed": removed})
     else:
-        click.echo(f"{table}: {count(reply.removed, 'item')} removed")
+        click.echo(f"{table}: {count(removed, 'item')} removed")
 
 
 COMMANDS: tuple[click.Command, ...] = (why, peek, set_, pause, resume, reset)

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from replayd_client.client import Client
     from replayd_client.dataset import Dataset
     from replayd_client.history import TrajectoryColumn
-    from replayd_client.inspection import Checkpointed, Peeked, PeekedItem, PeekInfo, SetResult, Why
+    from replayd_client.inspection import Checkpointed, SetResult, Why
     from replayd_client.item_handle import ItemHandle
     from replayd_client.pattern_dataset import PatternDataset
+    from replayd_client.peeking import Peeked, PeekedItem, PeekInfo
     from replayd_client.sampling import ReplaySample, SampleBatch, SampleInfo
     from replayd_client.server_info import TableInfo
     from replayd_client.specs import TensorSpec
@@ -41,9 +42,9 @@ _HOMES = {
     "ItemHandle": "item_handle",
     "MutateResult": "updates",
     "PatternDataset": "pattern_dataset",
-    "PeekInfo": "inspection",
-    "Peeked": "inspection",
-    "PeekedItem": "inspection",
+    "PeekInfo": "peeking",
+    "Peeked": "peeking",
+    "PeekedItem": "peeking",
     "ReplaySample": "sampling",
     "SampleBatch": "sampling",
     "SampleInfo": "sampling",

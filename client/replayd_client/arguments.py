@@ -1,18 +1,16 @@
-"""What callers hand in, checked where it comes in: names of tables, integers, numbers, flags and deadlines.
+"""What callers hand in, checked where it comes in: names of tables, real numbers, deadlines and sequences.
 
-Each function returns the argument as the rest of the client has it, numpy's integers as Python's, or raises: DataError
-for a value that makes no sense, ArgumentTypeError, which is a DataError and a TypeError, for what is of another kind.
-Pure; knows nothing of what the arguments are for.
+Each function returns the argument as the rest of the client has it, or raises: DataError for a value that makes no
+sense, ArgumentTypeError, which is a DataError and a TypeError, for what is of another kind. Pure; knows nothing of what
+the arguments are for. It must not know numpy, since commands that carry no arrays check their tables here; integers and
+flags, which may be numpy's, are in `scalars`.
 """
 
 from __future__ import annotations
 
 import numbers
-import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
-
-import numpy as np
 
 from replayd_client.errors import ArgumentTypeError, DataError
 
@@ -29,24 +27,6 @@ def checked_table(table: Any) -> str:
     return table
 
 
-def checked_integer(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """An integer from `least` to `most`, which may be one of numpy's. Bools are none."""
-    found = integer_of(value)
-    if found is None or found < least or (most is not None and found > most):
-        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-        kind = DataError if found is not None else ArgumentTypeError
-        raise kind(f"{name} must be an integer {bounds}, got {value_text(value)}")
-    return found
-
-
-def checked_index(index: Any, of: str) -> int:
-    """An index, or a part of a slice, of what `of` names. Bools are none: a list of them would be a mask."""
-    found = integer_of(index)
-    if found is None:
-        raise ArgumentTypeError(f"{of} is indexed by integers and slices of them, not {type(index).__name__}")
-    return found
-
-
 def checked_number(name: str, value: Any, least: float, most: float) -> float:
     """A real number from `least` to `most`, which may be one of numpy's. Bools and NaN are none."""
     if not _is_real(value):
@@ -54,13 +34,6 @@ def checked_number(name: str, value: Any, least: float, most: float) -> float:
     if not least <= value <= most:
         raise DataError(f"{name} must be a number from {least:g} to {most:g}, got {value_text(value)}")
     return float(value)
-
-
-def checked_flag(name: str, value: Any) -> bool:
-    """A bool, which may be one of numpy's; nothing else has a truth here."""
-    if not isinstance(value, bool | np.bool_):
-        raise ArgumentTypeError(f"{name} must be a bool, got {value_text(value)}")
-    return bool(value)
 
 
 def checked_timeout(value: Any, name: str = "timeout_ms", unit: str = "milliseconds") -> float | None:
@@ -85,16 +58,6 @@ def value_text(value: Any) -> str:
     """A value as messages show it, however long it is."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__})"
-
-
-def integer_of(value: Any) -> int | None:
-    """An integer as Python's, None for what is none."""
-    if isinstance(value, bool | np.bool_):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
 
 
 def _is_real(value: Any) -> bool:

@@ -12,6 +12,7 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.array_messages import BLOB_RECORD
 from replayd_client.batch_messages import (
     MESSAGE_BLOBS,
     MESSAGE_CHUNKS,
@@ -24,7 +25,6 @@ from replayd_client.batch_rows import Rows
 from replayd_client.codecs import WriterCodec, check_writer_codec
 from replayd_client.columns import Schema
 from replayd_client.errors import DataError
-from replayd_client.messages import BLOB_RECORD
 from replayd_client.outbox import FULL, READY, Message
 from replayd_client.writer_report import ColumnReport, WriterReport
 

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.array_messages import ChunkBatch, ItemBatch
 from replayd_client.batch_rows import Rows
 from replayd_client.chunk import PACKED_PAYLOAD_BYTES
 from replayd_client.codecs import WriterCodec
 from replayd_client.columns import Schema
 from replayd_client.equal_chunks import OWN_FRAME_BYTES, EqualChunksEncoder
-from replayd_client.messages import Buffer, ChunkBatch, ItemBatch
+from replayd_client.messages import Buffer
 
 MESSAGE_BYTES, LARGE_MESSAGE_BYTES = 8 << 20, 16 << 20
 """Payload bytes of a message, about; the second where payloads have frames of their own, which the server does not

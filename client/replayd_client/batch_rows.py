@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client.arguments import checked_table, value_text
+from replayd_client.array_messages import AT_MAX, PRIORITY_MAX
 from replayd_client.cells import MAX_CELLS_BYTES
 from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array, leaf_dtype, variable_bytes
 from replayd_client.errors import ArgumentTypeError, DataError, PriorityError
-from replayd_client.messages import AT_MAX, PRIORITY_MAX
 from replayd_client.structure import Path, flatten, path_text
 
 ShownColumn = tuple[Path, str, tuple[int, ...]]

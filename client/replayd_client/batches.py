@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.array_messages import ShownItems
 from replayd_client.errors import DataError
 from replayd_client.item_windows import ItemWindows, check_size
-from replayd_client.messages import ShownItems
 from replayd_client.structure import Path, Structure
 
 

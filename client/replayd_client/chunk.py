@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.array_messages import BLOB_RECORD, ChunkBatch
 from replayd_client.codecs import RAW, SPARSE, decode_rows
 from replayd_client.columns import Schema
-from replayd_client.messages import BLOB_RECORD, Buffer, ChunkBatch
+from replayd_client.messages import Buffer
 
 PACKED_PAYLOAD_BYTES = 16 * 1024
 """Smaller payloads share a frame (protocol §4.3)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from replayd_client.arguments import checked_integer
+from replayd_client.scalars import checked_integer
 
 START_LENGTH: Final = 10
 """Steps of the first chunks: the incumbent's default of a constant length."""

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.array_messages import ItemBatch
 from replayd_client.chunk import Chunk, chunk_batch, decoded
 from replayd_client.chunk_length import ChunkLength
 from replayd_client.codecs import ColumnCodec, WriterCodec, check_writer_codec, encode_chunk
 from replayd_client.columns import Schema
 from replayd_client.errors import DataError
 from replayd_client.item_handle import ItemHandle
-from replayd_client.messages import ItemBatch
 from replayd_client.outbox import FULL, READY, WAITING, Message
 from replayd_client.pending_items import ItemColumns, PendingItem, PendingItems
 from replayd_client.presence import Presence

@@ -11,19 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client import inspection
-from replayd_client.arguments import checked_flag, checked_integer, checked_table, checked_timeout
+from replayd_client.arguments import checked_timeout
 from replayd_client.batch_rows import priorities_of, rows_of_batch, rows_of_step
 from replayd_client.client_parts import ClientParts
 from replayd_client.codecs import WriterCodec
 from replayd_client.connection import DEFAULT_TIMEOUT_MS
 from replayd_client.dataset import Dataset, plan_of
 from replayd_client.errors import ReplaydError
-from replayd_client.inspection import Checkpointed, Peeked, SetResult, Why
+from replayd_client.inspection import Checkpointed, SetResult, Why
 from replayd_client.keys import read_keys
 from replayd_client.lookahead import PrefetchBatches
 from replayd_client.pool import endpoint_of
 from replayd_client.prefetcher import Plan
 from replayd_client.sampling import SampleBatch, batch_decoder, sample_batch, samples
+from replayd_client.scalars import checked_flag, checked_integer, python_value
 from replayd_client.sender import deadline_after
 from replayd_client.server_info import TableInfo, table_infos
 from replayd_client.trajectory_writer import TrajectoryWriter
@@ -34,6 +35,7 @@ from replayd_client.writer_core import CLOSE_TIMEOUT_MS
 if TYPE_CHECKING:
     from replayd_client.batch_writer import BatchWriter
     from replayd_client.batches import SampledBatch
+    from replayd_client.peeking import Peeked
     from replayd_client.ragged import Ragged
     from replayd_client.structure import Path
     from replayd_client.structured import Config
@@ -315,14 +317,14 @@ class Client:
 
         Raises UnknownTableError, ConnectionLostError and, if it may have been done, DeadlineExceededError.
         """
-        return inspection.reset(self._pool, checked_table(table), deadline_after(timeout_ms))
+        return inspection.reset(self._pool, table, deadline_after(timeout_ms))
 
     def why(self, table: str, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> Why:
         """Who waits at a table for what, since when, and a verdict; `print` it.
 
         Raises UnknownTableError, and what `info` raises.
         """
-        return inspection.why(self._pool, checked_table(table), deadline_after(timeout_ms))
+        return inspection.why(self._pool, table, deadline_after(timeout_ms))
 
     def peek(
         self,
@@ -341,8 +343,10 @@ class Client:
         priority, fewer if they are too large for one reply (64 MiB). Raises DataError for other arguments or data that
         cannot be decoded, UnknownTableError, LimitExceededError, and what `info` raises.
         """
+        from replayd_client.peeking import peek
+
         orders = {"newest": newest, "oldest": oldest, "highest": highest, "lowest": lowest}
-        return inspection.peek(self._pool, checked_table(table), keys, orders, deadline_after(timeout_ms))
+        return peek(self._pool, table, keys, orders, deadline_after(timeout_ms))
 
     def set(self, table: str, *, timeout_ms: float | None = DEFAULT_TIMEOUT_MS, **settings: Any) -> SetResult:
         """Change settings of a live table, all or none; return the settings before and after.
@@ -353,6 +357,7 @@ class Client:
         the table does not have or a value without sense, UnknownTableError, ConnectionLostError and, if it may have
         been done, DeadlineExceededError.
         """
+        settings = {name: python_value(value) for name, value in settings.items()}
         return inspection.change(self._pool, table, settings, deadline_after(timeout_ms))
 
     def pause(self, table: str, *sides: str, timeout_ms: float | None = DEFAULT_TIMEOUT_MS) -> SetResult:

@@ -19,11 +19,11 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.array_messages import BLOB_RECORD
 from replayd_client.cells import LENGTH_BYTES, MAX_CELLS_BYTES, Cells, pack_cells, unpack_cells
 from replayd_client.columns import Column, Schema
 from replayd_client.errors import DataError
 from replayd_client.structure import path_text
-from replayd_client.wire import BLOB_RECORD
 
 RAW, BLOSC1, BLOSC2 = 0, 1, 2
 """Codec numbers of a blob record."""

@@ -16,7 +16,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from socket import SOCK_STREAM, getaddrinfo, gethostname
 from typing import Any
 
 import zmq
@@ -29,9 +28,10 @@ from replayd_client.errors import (
     UnsupportedVersionError,
 )
 from replayd_client.handshake import EVENTS, Handshake
+from replayd_client.header import VERSION
 from replayd_client.keys import Keys
-from replayd_client.messages import Buffer, ErrorReply, HelloReply, Reply
-from replayd_client.wire import VERSION, decode_reply, encode_hello, encode_withdraw
+from replayd_client.messages import Buffer, ErrorReply, HelloReply
+from replayd_client.wire import Reply, decode_reply, encode_hello, encode_withdraw
 
 log = logging.getLogger("replayd_client")
 
@@ -187,7 +187,9 @@ class Connection:
         """The error to raise when there is no session at a deadline."""
         detail = {"address": self.address, "waited_s": round(waited_s, 3), "attempts": self._handshake.attempts}
         # Asked for the error alone: a name server that is away takes its time.
-        fault = _name_fault(self.address) if self._handshake.is_without_answer else None
+        from replayd_client.diagnosis import name_fault
+
+        fault = name_fault(self.address) if self._handshake.is_without_answer else None
         text = fault or self._handshake.text(waited_s)
         if CONNECT_S <= waited_s < 2 * CONNECT_S:
             text += f" A call has {CONNECT_S:g} s to connect, whatever its deadline."
@@ -423,19 +425,6 @@ def _received(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
     return frames
 
 
-def _name_fault(address: str) -> str | None:
-    """What is wrong with the name of the host in a tcp address; None if it resolves."""
-    scheme, _, rest = address.partition("://")
-    host, _, port = rest.rpartition(":")
-    if scheme != "tcp":
-        return None
-    try:
-        getaddrinfo(host.strip("[]"), port, type=SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        return f"no replayd at {address}: the name {host!r} does not resolve ({error})"
-    return None
-
-
 _MONITORS = itertools.count()
 _INHERITED: list[Any] = []
 """Sockets of the parent, kept in a forked child so that nothing ever closes them there."""
@@ -445,6 +434,6 @@ _INHERITED: list[Any] = []
 def _client_name(pid: int) -> str:
     """What people find this process by: its program, number and machine."""
     program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-", "-c", "-m") else "python"
-    name = f"{program[:60]} {pid}@{gethostname()[:50]}"
+    name = f"{program[:60]} {pid}@{os.uname().nodename[:50]}"
     # A file may be called anything; a name is at most 128 bytes without control characters (protocol.md §4).
     return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in name)

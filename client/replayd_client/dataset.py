@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, NoReturn, Self, TypeVar
 
-from replayd_client.arguments import checked_integer, checked_table, checked_timeout
+from replayd_client.arguments import checked_table, checked_timeout
 from replayd_client.interruptible import InterruptibleConnection
 from replayd_client.large_batches import LargeBatchPrefetcher
 from replayd_client.lookahead import PrefetchBatches
 from replayd_client.pool import ConnectionPool, zmq_context
 from replayd_client.prefetcher import DatasetEnd, Plan, Prefetcher
 from replayd_client.sampling import ITEMS_OF_REQUEST
+from replayd_client.scalars import checked_integer
 
 if TYPE_CHECKING:
     from replayd_client.batches import SampledBatch

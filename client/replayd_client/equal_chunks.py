@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.array_messages import BLOB_RECORD
 from replayd_client.chunk import body_of
 from replayd_client.codecs import ColumnCodec, WriterCodec, encode_chunk
 from replayd_client.columns import Schema
-from replayd_client.messages import BLOB_RECORD, Buffer
+from replayd_client.messages import Buffer
 
 OWN_FRAME_BYTES = 128 * 1024
 """Raw payloads from this size on go in frames of their own, smaller ones share one (protocol §4.3).

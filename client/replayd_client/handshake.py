@@ -5,8 +5,6 @@ Owns the story of one address, over all sockets that are opened to it. Knows not
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import struct
 from typing import Any
 
@@ -35,12 +33,6 @@ _NO_ROUTER = "something answers there, but does not speak as a ROUTER"
 HANG_UPS = 3
 """In a handshake with keys, which are no accident any more: a server that stops or starts hangs up once. libzmq does so
 with whoever does not know the server's key, and says nothing."""
-
-ANNOUNCED_S = 1.0
-_GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03"
-"""Signature and major version."""
-_MECHANISM = slice(12, 32)
-"""Where it stands in a greeting."""
 
 _KEY_REFUSED = 400
 """What the gate of a replayd answers for a key that it does not know."""
@@ -133,6 +125,8 @@ class Handshake:
 
     def _ask_why(self) -> None:
         """A mechanism that differs is as often told as a mere hang-up: what the server announces tells them apart."""
+        from replayd_client.diagnosis import announced_mechanism
+
         announced = announced_mechanism(self._address)
         if announced is not None and (announced == "CURVE") != (self._keys is not None):
             self._deny_mechanism()
@@ -154,26 +148,3 @@ class Handshake:
     def _deny(self, why: str) -> None:
         self.trouble = why
         self.denied = AccessDeniedError(f"not let in at {self._address}: {why}", detail={"address": self._address})
-
-
-def announced_mechanism(address: str) -> str | None:
-    """The security mechanism of the ZeroMQ socket at an endpoint, `NULL` or `CURVE`; None if it does not say.
-
-    The first part of the greeting of ZMTP (RFC 23) is sent, which names no mechanism to take offence at, and theirs is
-    read. Takes ANNOUNCED_S at most.
-    """
-    scheme, _, rest = address.partition("://")
-    greeting = b""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) if scheme == "ipc" else _tcp(rest) as peer:
-        peer.settimeout(ANNOUNCED_S)
-        if scheme == "ipc":
-            peer.connect(rest)
-        peer.sendall(_GREETING)
-        while len(greeting) < _MECHANISM.stop and (part := peer.recv(_MECHANISM.stop - len(greeting))):
-            greeting += part
-    return greeting[_MECHANISM].rstrip(b"\0").decode("ascii", "replace") or None
-
-
-def _tcp(rest: str) -> socket.socket:
-    host, _, port = rest.rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), ANNOUNCED_S)

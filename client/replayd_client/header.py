@@ -1,22 +1,30 @@
-"""The header of a reply: one msgpack map, and the typed values and packed arrays in it.
+"""The header of a message: one msgpack map, written for a request, read for a reply, with the typed values in it.
 
-Any bytes either read or raise a ProtocolError that names the field. Knows no operation.
+Any bytes either read or raise a ProtocolError that names the field. Knows no operation. It must not know numpy either:
+to `array_wire` the packed arrays of numbers in a header are its bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgpack
-import numpy as np
 
 from replayd_client.errors import ProtocolError
-from replayd_client.messages import Numbers
 
+VERSION = 1
+"""Of the protocol."""
 HEADER_BYTES_MAX = 64 << 20
 """Largest reply header read: a sample of 16384 items over 131072 blobs takes under 3 MiB, and `info` less."""
 ARRAY_MAX = 1 << 16
 """Largest msgpack array or map read: long arrays of numbers are packed bytes, so these are lists of names or blobs."""
+
+
+def pack_header(op: str, request_id: int, fields: Mapping[str, Any]) -> bytes:
+    """The header of a request."""
+    packed: bytes = msgpack.packb({"v": VERSION, "op": op, "id": request_id, **fields})
+    return packed
 
 
 def read_header(header: memoryview) -> Fields:
@@ -112,24 +120,6 @@ class Fields:
         if not isinstance(value, list) or not value or not all(isinstance(entry, bytes) for entry in value):
             raise self.wrong(key, "a non-empty array of binaries")
         return value
-
-    def array(self, key: str, dtype: str, count: int | None = None, default: int | None = None) -> Numbers:
-        """A packed array of `count` values (None: as many as there are); absent: `count` times the default."""
-        if default is not None and count is not None and self.values.get(key) is None:
-            return np.full(count, default, dtype)
-        data = self.binary(key)
-        size = np.dtype(dtype).itemsize
-        if len(data) % size or (count is not None and len(data) != count * size):
-            expected = f"{count} values" if count is not None else "values"
-            raise ProtocolError(f"{self.name}: {key} must be {expected} of {size} bytes, got {len(data)} bytes")
-        return np.frombuffer(data, dtype)
-
-    def indices(self, key: str, dtype: str, count: int, size: int) -> Numbers:
-        """A packed array of indices below `size`; absent: all 0."""
-        values = self.array(key, dtype, count, default=0)
-        if count and int(values.max()) >= size:
-            raise ProtocolError(f"{self.name}: {key} points at entry {int(values.max())} of {size}")
-        return values
 
 
 def _unique_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.arguments import checked_flag, checked_index, value_text
+from replayd_client.arguments import value_text
 from replayd_client.chunk_log import ChunkLog
 from replayd_client.columns import Column
 from replayd_client.errors import ArgumentTypeError, DataError
+from replayd_client.scalars import checked_flag, checked_index
 from replayd_client.structure import Path, path_text
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from replayd_client.array_messages import ChunkBatch, ItemBatch
+from replayd_client.array_wire import encode_insert
 from replayd_client.errors import ReplaydError
-from replayd_client.messages import Buffer, ChunkBatch, ItemBatch
-from replayd_client.wire import encode_insert
+from replayd_client.messages import Buffer
 
 MESSAGE_OVERHEAD_BYTES = 512
 CHUNK_OVERHEAD_BYTES = 16

@@ -12,8 +12,9 @@ import zmq
 from replayd_client.connection import Connection
 from replayd_client.errors import ReplaydError
 from replayd_client.keys import Keys
-from replayd_client.messages import Buffer, Reply
+from replayd_client.messages import Buffer
 from replayd_client.pool import ZmqContext
+from replayd_client.wire import Reply
 
 log = logging.getLogger("replayd_client")
 

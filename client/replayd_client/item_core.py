@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from replayd_client.arguments import checked_flag, checked_table
+from replayd_client.arguments import checked_table
 from replayd_client.chunk_length import checked_chunk_length
 from replayd_client.chunk_log import MESSAGE_ITEMS, ChunkLog
 from replayd_client.codecs import WriterCodec
 from replayd_client.item_handle import ItemHandle
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
+from replayd_client.scalars import checked_flag
 from replayd_client.sender import deadline_after
 from replayd_client.signatures import TableDirectory, checked_priority
 from replayd_client.windows import Window

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.arguments import checked_table, integer_of
+from replayd_client.arguments import checked_table
 from replayd_client.client import Client
 from replayd_client.data_spec import DataSpec
 from replayd_client.errors import (
@@ -24,6 +24,7 @@ from replayd_client.errors import (
 from replayd_client.pool import endpoint_of
 from replayd_client.prefetcher import DatasetEnd, Plan
 from replayd_client.sampling import ReplaySample, SampleInfo
+from replayd_client.scalars import integer_of
 from replayd_client.specs import TensorSpec
 from replayd_client.structure import Path
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.array_messages import ShownItems
 from replayd_client.codecs import check_bools
 from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema
 from replayd_client.errors import DataError
-from replayd_client.messages import ShownItems
 from replayd_client.sampled_chunks import MAX_BATCH_BYTES, Ints, SampledChunks, indices, starts_of
 from replayd_client.structure import Path, path_text
 from replayd_client.templates import Run, Template, rows_of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +37,9 @@ def read_keys(path: str | os.PathLike[str] | None) -> Keys | None:
     path = path or os.environ.get(KEY_FILE_VARIABLE)
     if not path:
         return None
+    # Few have keys, and all commands ask for them.
+    import tomllib
+
     file = Path(path)
     try:
         mode = file.stat().st_mode

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from replayd_client.array_messages import SampleReply
 from replayd_client.connection import Call
 from replayd_client.errors import ConnectionLostError, DeadlineExceededError
-from replayd_client.messages import SampleReply
 from replayd_client.prefetcher import GRACE_S, Prefetcher
 from replayd_client.sampling import ITEMS_OF_REQUEST, encode_draw, most_items, sampled_batch
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from replayd_client.array_messages import ChunkBatch, ItemBatch
 from replayd_client.item_handle import ItemHandle
-from replayd_client.messages import ChunkBatch, ItemBatch
 from replayd_client.writer_report import WriterReport
 
 READY, WAITING, FULL = 1, 2, 4

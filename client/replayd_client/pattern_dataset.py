@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from replayd_client.arguments import checked_flag, value_text
+from replayd_client.arguments import value_text
 from replayd_client.chunk_log import ChunkLog
 from replayd_client.errors import ArgumentTypeError, DataError
 from replayd_client.item_dataset import INFO_DTYPES
 from replayd_client.pattern_matcher import PatternMatcher
 from replayd_client.sampling import ReplaySample, SampleInfo
+from replayd_client.scalars import checked_flag
 from replayd_client.structured import Config, checked_configs
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from replayd_client.arguments import checked_index, value_text
+from replayd_client.arguments import value_text
 from replayd_client.errors import ArgumentTypeError, DataError
+from replayd_client.scalars import checked_index
 from replayd_client.structure import Path, Structure, flatten, path_text
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.array_messages import ItemBatch
 from replayd_client.item_handle import ItemHandle
-from replayd_client.messages import ItemBatch
 
 Ints = NDArray[np.int64]
 

@@ -1,6 +1,6 @@
 """The connections of one client: each is lent to one thread at a time, and none outlives a fork.
 
-Owns the process's ZeroMQ context. Knows nothing of operations.
+Owns the process's ZeroMQ context. Knows nothing of operations, and must not know numpy: see `wire`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from contextlib import contextmanager
 
 import zmq
 
-from replayd_client.connection import Connection
+from replayd_client.connection import Connection, Encoder
 from replayd_client.errors import ClosedError, DataError
 from replayd_client.keys import Keys
+from replayd_client.wire import Reply
 
 IDLE_CONNECTIONS = 16
 """Connections kept open while nobody uses them; more threads than this open and close their own."""
@@ -45,6 +46,11 @@ class ConnectionPool:
             yield connection
         finally:
             self._give_back(connection)
+
+    def call(self, what: str, encode: Encoder, deadline: float | None) -> Reply:
+        """Send a request on one of them and return its answer: see `Connection.call`."""
+        with self.connection() as connection:
+            return connection.call(what, encode, deadline)
 
     def dedicated(self) -> Connection:
         """A connection of its own for a writer, which closes it."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from replayd_client.array_messages import SampleReply
 from replayd_client.connection import Call
 from replayd_client.errors import (
     ConnectionLostError,
@@ -30,7 +31,6 @@ from replayd_client.errors import (
 )
 from replayd_client.interruptible import Interrupted, InterruptibleConnection
 from replayd_client.lookahead import Lookahead, PrefetchBatches
-from replayd_client.messages import SampleReply
 from replayd_client.sampling import encode_draw, sampled_batch, with_wait
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.array_messages import BLOB_RECORD
 from replayd_client.codecs import ColumnCodec, encode_chunk
 from replayd_client.columns import Schema
 from replayd_client.equal_chunks import OWN_FRAME_BYTES
-from replayd_client.messages import BLOB_RECORD, Buffer
+from replayd_client.messages import Buffer
 
 Ints = NDArray[np.int64]
 

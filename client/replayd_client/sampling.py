@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from replayd_client.arguments import checked_flag, checked_integer, checked_table, checked_timeout
+from replayd_client.arguments import checked_table, checked_timeout
+from replayd_client.array_messages import SampleReply
+from replayd_client.array_wire import encode_sample
 from replayd_client.connection import Connection
 from replayd_client.errors import (
     ConnectionLostError,
@@ -19,11 +21,12 @@ from replayd_client.errors import (
     NeverGrantableError,
     ReplaydError,
 )
-from replayd_client.messages import Buffer, InfoReply, SampleReply
+from replayd_client.messages import Buffer, InfoReply
 from replayd_client.pool import ConnectionPool
+from replayd_client.scalars import checked_flag, checked_integer
 from replayd_client.sender import deadline_after
 from replayd_client.structure import Structure, path_text
-from replayd_client.wire import encode_info, encode_sample
+from replayd_client.wire import encode_info
 
 if TYPE_CHECKING:
     from replayd_client.batch_memory import BatchMemory

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from replayd_client.arguments import checked_timeout
+from replayd_client.array_messages import ChunkBatch, InsertReply, ItemBatch
 from replayd_client.connection import CONNECT_S, WARN_AFTER_S
 from replayd_client.errors import (
     AccessDeniedError,
@@ -25,7 +26,7 @@ from replayd_client.errors import (
     UnsupportedVersionError,
 )
 from replayd_client.insert_message import Receipt
-from replayd_client.messages import ChunkBatch, ErrorReply, InfoReply, InsertReply, ItemBatch
+from replayd_client.messages import ErrorReply, InfoReply
 from replayd_client.pool import ConnectionPool
 from replayd_client.server_info import blocked_inserts, limiters_of
 from replayd_client.stream import InsertStream

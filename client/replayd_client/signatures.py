@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from replayd_client.arguments import checked_table, value_text
+from replayd_client.array_messages import AT_MAX, PRIORITY_MAX
 from replayd_client.errors import ArgumentTypeError, PriorityError, SignatureError, UnknownTableError
-from replayd_client.messages import AT_MAX, PRIORITY_MAX, HelloReply, TableDescription
+from replayd_client.messages import HelloReply, TableDescription
 from replayd_client.pool import ConnectionPool
 from replayd_client.structure import Path, path_text
 from replayd_client.windows import Shown

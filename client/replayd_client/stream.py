@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
+from replayd_client.array_messages import ChunkBatch, InsertReply, ItemBatch
 from replayd_client.errors import ProtocolError, ReplaydError
 from replayd_client.insert_message import (
     ITEM_OVERHEAD_BYTES,
@@ -26,7 +27,7 @@ from replayd_client.insert_message import (
     chunk_bytes,
     from_number,
 )
-from replayd_client.messages import Buffer, ChunkBatch, ErrorReply, InsertReply, ItemBatch
+from replayd_client.messages import Buffer, ErrorReply
 
 log = logging.getLogger("replayd_client")
 

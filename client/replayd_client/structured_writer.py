@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from replayd_client.arguments import checked_flag
 from replayd_client.errors import ReplaydError
 from replayd_client.item_core import ItemCore
 from replayd_client.pattern_matcher import Match, PatternMatcher
+from replayd_client.scalars import checked_flag
 from replayd_client.signatures import checked_priority
 from replayd_client.structured import Config
 from replayd_client.writer_life import WriterLife

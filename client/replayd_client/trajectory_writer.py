@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from replayd_client.arguments import checked_flag, checked_integer
 from replayd_client.history import ColumnHistory, newest_cells, newest_named
 from replayd_client.item_core import ItemCore
 from replayd_client.item_handle import ItemHandle
+from replayd_client.scalars import checked_flag, checked_integer
 from replayd_client.steps import Steps
 from replayd_client.structure import Path, Structure, path_text
 from replayd_client.windows import Windows

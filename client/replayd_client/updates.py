@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replayd_client.arguments import checked_table
+from replayd_client.array_messages import PRIORITY_MAX, UpdateReply
+from replayd_client.array_wire import encode_update
 from replayd_client.batch_rows import priorities_of, priority_numbers
 from replayd_client.connection import Connection, Encoder
 from replayd_client.errors import DataError
-from replayd_client.messages import PRIORITY_MAX, UpdateReply
 from replayd_client.pool import ConnectionPool
-from replayd_client.wire import encode_update
 
 UPDATE_KEYS = 131_072
 """Keys of one update request, unless the server's limit `updates` is less; more go in several."""

@@ -11,10 +11,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.arguments import checked_flag, checked_integer, checked_table
+from replayd_client.arguments import checked_table
 from replayd_client.columns import MAX_CHUNK_ROWS, Schema
 from replayd_client.errors import DataError
 from replayd_client.patterns import nodes_of
+from replayd_client.scalars import checked_flag, checked_integer
 from replayd_client.signatures import checked_priority
 from replayd_client.structure import Path, path_text
 from replayd_client.templates import OutputColumn, Template

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd_client.array_messages import ChunkBatch, ItemBatch
 from replayd_client.codecs import ColumnCodec, WriterCodec, check_writer_codec
 from replayd_client.columns import Schema
-from replayd_client.messages import ChunkBatch, ItemBatch
 from replayd_client.outbox import FULL, READY, WAITING, Message
 from replayd_client.ragged_chunks import RaggedChunks, ragged_chunks
 from replayd_client.row_buffer import CHUNK_CELL_BYTES

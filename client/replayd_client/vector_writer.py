@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from replayd_client.arguments import checked_integer, checked_members, value_text
+from replayd_client.arguments import checked_members, value_text
 from replayd_client.chunk_length import checked_chunk_length
 from replayd_client.codecs import WriterCodec
 from replayd_client.columns import MAX_CHUNK_ROWS, Column, Schema, leaf_array, leaf_dtype
@@ -17,6 +17,7 @@ from replayd_client.errors import ArgumentTypeError, DataError
 from replayd_client.final_observations import final_values
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
+from replayd_client.scalars import checked_integer
 from replayd_client.sender import deadline_after
 from replayd_client.signatures import TableDirectory
 from replayd_client.structure import Path, Structure, flatten, path_text

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from replayd_client.arguments import checked_integer
 from replayd_client.errors import DataError
 from replayd_client.item_core import ItemCore
 from replayd_client.item_handle import ItemHandle
+from replayd_client.scalars import checked_integer
 from replayd_client.steps import Steps
 from replayd_client.structure import Structure, path_text
 from replayd_client.windows import Windows

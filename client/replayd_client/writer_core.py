@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 
-from replayd_client.arguments import checked_integer
 from replayd_client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -29,6 +28,7 @@ from replayd_client.item_handle import ItemHandle
 from replayd_client.outbox import FULL, Outbox
 from replayd_client.pacer import Pacer
 from replayd_client.pool import ConnectionPool
+from replayd_client.scalars import checked_integer
 from replayd_client.sender import Sender, deadline_after
 from replayd_client.writer_report import WriterReport
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import ClassVar, Literal, Self
 
-from replayd_client.arguments import checked_integer
 from replayd_client.errors import ArgumentTypeError, ClosedError, ReplaydError
 from replayd_client.pool import ConnectionPool
+from replayd_client.scalars import checked_integer
 from replayd_client.writer_core import EXIT_TIMEOUT_MS, WriterCore
 from replayd_client.writer_report import WriterReport
 

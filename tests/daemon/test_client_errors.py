@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import replayd
 from replayd import limits
-from replayd_client import Client, errors, messages, structured, updates
+from replayd_client import Client, array_messages, errors, structured, updates
 from replayd_client.sender import Sender
 from replayd_client.vector_items import VectorItem
 from tests.daemon.embedded import DEADLINE_S, free_port, size, uniform, until
@@ -93,7 +93,7 @@ def test_a_bad_priority_refuses_an_update_of_several_requests_whole(
 
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), 1.1e90])
 def test_a_bad_priority_is_refused_before_anything_is_inserted(serve: Any, client_of: Any, bad: float) -> None:
-    assert messages.PRIORITY_MAX == limits.PRIORITY_MAX
+    assert array_messages.PRIORITY_MAX == limits.PRIORITY_MAX
     client = client_of(serve(uniform("t")))
     with pytest.raises(errors.PriorityError, match=r"at most 1e\+90"):
         client.insert_batch(np.arange(2)[:, None], {"t": [1.0, bad]})

@@ -7,10 +7,10 @@ from typing import Any
 import zmq
 
 from replayd_client import Client
+from replayd_client.array_wire import encode_sample
 from replayd_client.connection import Connection
 from replayd_client.messages import ErrorReply
 from replayd_client.pool import endpoint_of, zmq_context
-from replayd_client.wire import encode_sample
 from tests.daemon.embedded import DEADLINE_S, uniform, until
 
 pytest_plugins = ["tests.daemon.embedded_fixtures"]

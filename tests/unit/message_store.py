@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from replayd_client.array_messages import BLOB_RECORD, ShownItems
 from replayd_client.batches import SampledBatch
 from replayd_client.columns import Schema
-from replayd_client.messages import ShownItems
 from replayd_client.outbox import Message
 from replayd_client.structure import Structure
-from replayd_client.wire import BLOB_RECORD
 
 
 class Store:

@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from replayd_client import item_windows, sampled_chunks
+from replayd_client.array_messages import BLOB_RECORD, ShownItems
 from replayd_client.batches import SampledBatch
 from replayd_client.codecs import DELTA, OMITTED, SPARSE, ColumnCodec, encode_chunk
 from replayd_client.columns import Column, Schema
 from replayd_client.errors import DataError
 from replayd_client.item_windows import ItemWindows
-from replayd_client.messages import ShownItems
 from replayd_client.templates import OutputColumn, Part, Template, runs_of
-from replayd_client.wire import BLOB_RECORD
 
 COLUMNS = (
     Column(("obs", "pixels"), "uint8", (12, 12)),

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from replayd_client import cells, row_buffer, sampled_chunks
+from replayd_client.array_messages import BLOB_RECORD
 from replayd_client.cells import MAX_CELL_BYTES, MAX_CELLS_BYTES, pack_cells, unpack_cells
 from replayd_client.codecs import BLOSC2, DELTA, RAW, SPARSE, ColumnCodec, decode_cells, decode_rows, encode_chunk
 from replayd_client.columns import Column, Schema, leaf_array, leaf_dtype
 from replayd_client.errors import DataError
 from replayd_client.ragged import joined
 from replayd_client.row_buffer import RowBuffer
-from replayd_client.wire import BLOB_RECORD
 from tests.unit.test_writer import Pen
 
 BYTES = st.binary(max_size=12)

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from replayd_client.array_messages import BLOB_RECORD
 from replayd_client.codecs import ColumnCodec, encode_chunk
 from replayd_client.columns import Column, Schema
 from replayd_client.equal_chunks import BLOCK_BYTES, KEPT_BYTES, OWN_FRAME_BYTES, EqualChunksEncoder, _Blocks
-from replayd_client.messages import BLOB_RECORD
 
 Arrays = list[NDArray[Any]]
 

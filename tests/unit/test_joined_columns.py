@@ -16,12 +16,14 @@ from replayd.rate_limiters import MinSize
 from replayd.service import Service
 from replayd.table import Table
 from replayd.wire import decode, encode
+from replayd_client.array_messages import PeekReply
+from replayd_client.array_wire import encode_insert, encode_peek
 from replayd_client.errors import DataError
 from replayd_client.history import TrajectoryColumn
 from replayd_client.item_windows import ItemWindows
 from replayd_client.outbox import Message
 from replayd_client.structure import Structure
-from replayd_client.wire import PeekReply, decode_reply, encode_insert, encode_peek
+from replayd_client.wire import decode_reply
 from tests.unit.test_writer import Pen
 
 NAMES = ("a", "b", "c")

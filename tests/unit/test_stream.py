@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replayd_client.array_messages import BLOB_RECORD, ChunkBatch, InsertReply, ItemBatch
 from replayd_client.errors import error_from_wire
+from replayd_client.messages import ErrorReply
 from replayd_client.stream import InsertStream
-from replayd_client.wire import BLOB_RECORD, ChunkBatch, ErrorReply, InsertReply, ItemBatch
 
 SCHEMA = msgpack.packb([[[], "uint8", [4]]])
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-import replayd_client.wire as client
 from replayd import messages as server
 from replayd.payloads import Payloads
+from replayd_client import array_messages, array_wire, wire
+from replayd_client import messages as client
 
 VECTORS = Path(__file__).parent / "vectors"
 
@@ -194,10 +195,10 @@ def encode_as_client(message: Message, body_frames: Sequence[bytes]) -> list[byt
     op, id = message["op"], message["id"]
     match op:
         case "hello":
-            made = client.encode_hello(id, message["client"])
+            made = wire.encode_hello(id, message["client"])
         case "insert":
             chunks, items = message["chunks"], message["items"]
-            made = client.encode_insert(
+            made = array_wire.encode_insert(
                 id,
                 bytes.fromhex(message["stream"]),
                 message["seq"],
@@ -206,39 +207,39 @@ def encode_as_client(message: Message, body_frames: Sequence[bytes]) -> list[byt
                 None if items is None else _to_items(items),
             )
         case "sample":
-            made = client.encode_sample(id, message["table"], message["n"], message["min_n"], message["timeout_ms"])
+            made = array_wire.encode_sample(id, message["table"], message["n"], message["min_n"], message["timeout_ms"])
         case "update":
             keys = np.array(message["keys"], np.uint64)
             deletes = np.array(message["deletes"], np.uint64)
-            made = client.encode_update(
+            made = array_wire.encode_update(
                 id, message["table"], keys, np.array(message["priorities"], np.float64), deletes
             )
         case "reset":
-            made = client.encode_reset(id, message["table"])
+            made = wire.encode_reset(id, message["table"])
         case "info":
-            made = client.encode_info(id)
+            made = wire.encode_info(id)
         case "why":
-            made = client.encode_why(id, message["table"])
+            made = wire.encode_why(id, message["table"])
         case "peek":
             keys = np.array(message["keys"], np.uint64)
-            made = client.encode_peek(id, message["table"], message["order"], message["n"], keys)
+            made = array_wire.encode_peek(id, message["table"], message["order"], message["n"], keys)
         case "set":
-            made = client.encode_set(id, message["table"], message["changes"])
+            made = wire.encode_set(id, message["table"], message["changes"])
         case "keepalive":
-            made = client.encode_keepalive(id, bytes.fromhex(message["stream"]))
+            made = wire.encode_keepalive(id, bytes.fromhex(message["stream"]))
         case "close_stream":
-            made = client.encode_close_stream(id, bytes.fromhex(message["stream"]))
+            made = wire.encode_close_stream(id, bytes.fromhex(message["stream"]))
         case "checkpoint":
-            made = client.encode_checkpoint(id)
+            made = wire.encode_checkpoint(id)
         case "withdraw":
-            made = client.encode_withdraw(id)
+            made = wire.encode_withdraw(id)
         case _:
             raise AssertionError(f"the client has no encoder for {op}")
     return [bytes(frame) for frame in made]
 
 
-def _to_chunks(chunks: Message, body_frames: Sequence[bytes]) -> client.ChunkBatch:
-    return client.ChunkBatch(
+def _to_chunks(chunks: Message, body_frames: Sequence[bytes]) -> array_messages.ChunkBatch:
+    return array_messages.ChunkBatch(
         first=chunks["first"],
         rows=np.array(chunks["rows"], np.int64),
         schemas=[bytes.fromhex(schema) for schema in chunks["schemas"]],
@@ -250,12 +251,12 @@ def _to_chunks(chunks: Message, body_frames: Sequence[bytes]) -> client.ChunkBat
     )
 
 
-def _to_items(items: Message) -> client.ItemBatch:
-    return client.ItemBatch(
+def _to_items(items: Message) -> array_messages.ItemBatch:
+    return array_messages.ItemBatch(
         tables=items["tables"],
         chunk=np.array(items["chunk"], np.int64),
         length=np.array(items["length"], np.int64),
-        priority=np.where(items.get("at_max", 0), client.AT_MAX, np.array(items["priority"], np.float64)),
+        priority=np.where(items.get("at_max", 0), array_messages.AT_MAX, np.array(items["priority"], np.float64)),
         table_of=np.array(items["table_of"], np.int64),
         chunks=np.array(items["chunks"], np.int64),
         offset=np.array(items["offset"], np.int64),
@@ -264,7 +265,7 @@ def _to_items(items: Message) -> client.ItemBatch:
     )
 
 
-def of_reply(reply: client.Reply) -> Message:
+def of_reply(reply: wire.Reply) -> Message:
     """What the client understood; a sample's payloads are left as one `body`, its records flat."""
     match reply:
         case client.ErrorReply():
@@ -291,7 +292,7 @@ def of_reply(reply: client.Reply) -> Message:
                 "limits": reply.limits,
                 "tables": tables,
             }
-        case client.InsertReply():
+        case array_messages.InsertReply():
             return {
                 "op": "insert",
                 "id": reply.id,
@@ -299,14 +300,14 @@ def of_reply(reply: client.Reply) -> Message:
                 "duplicate": reply.duplicate,
                 "first_key": reply.first_key,
             }
-        case client.SampleReply():
+        case array_messages.SampleReply():
             return {
                 "op": "sample",
                 "id": reply.id,
                 **_of_shown(reply.shown),
                 **_listed(reply, ("probabilities", "table_sizes")),
             }
-        case client.PeekReply():
+        case array_messages.PeekReply():
             return {"op": "peek", "id": reply.id, **_of_shown(reply.shown), **_listed(reply, ("ages_s", "missing"))}
         case client.WhyReply():
             sides = [{k: v for k, v in asdict(side).items() if v is not None} for side in reply.waiting]
@@ -325,7 +326,7 @@ def of_reply(reply: client.Reply) -> Message:
             }
         case client.SetReply():
             return {"op": "set", "id": reply.id, "before": reply.before, "after": reply.after}
-        case client.UpdateReply():
+        case array_messages.UpdateReply():
             return {
                 "op": "update",
                 "id": reply.id,
@@ -338,7 +339,7 @@ def of_reply(reply: client.Reply) -> Message:
         case client.InfoReply():
             return _hexed({key: value for key, value in reply.fields.items() if key != "v"})
         case client.CheckpointReply():
-            fields = asdict(reply)
+            fields = reply._asdict()
             return {"op": "checkpoint", "bytes": fields.pop("nbytes"), **fields}
         case client.DoneReply():
             return {"op": reply.op, "id": reply.id}
@@ -353,7 +354,7 @@ _SHOWN_ARRAYS = (
 )  # fmt: skip
 
 
-def _of_shown(shown: client.ShownItems) -> Message:
+def _of_shown(shown: array_messages.ShownItems) -> Message:
     return {
         **_listed(shown, _SHOWN_ARRAYS),
         "templates": [template.hex() for template in shown.templates],

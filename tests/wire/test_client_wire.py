@@ -11,30 +11,19 @@ import pytest
 from replayd import messages, wire
 from replayd.errors import WIRE_ERRORS
 from replayd_client import errors
+from replayd_client.array_messages import BLOB_RECORD, ChunkBatch, InsertReply, ItemBatch, SampleReply, UpdateReply
+from replayd_client.array_wire import encode_insert, encode_sample, encode_update
 from replayd_client.columns import Column, Schema
 from replayd_client.errors import error_from_wire
+from replayd_client.messages import DoneReply, ErrorReply, HelloReply, InfoReply, ResetReply
 from replayd_client.templates import OutputColumn, Template
 from replayd_client.wire import (
-    BLOB_RECORD,
-    ChunkBatch,
-    DoneReply,
-    ErrorReply,
-    HelloReply,
-    InfoReply,
-    InsertReply,
-    ItemBatch,
-    ResetReply,
-    SampleReply,
-    UpdateReply,
     decode_reply,
     encode_close_stream,
     encode_hello,
     encode_info,
-    encode_insert,
     encode_keepalive,
     encode_reset,
-    encode_sample,
-    encode_update,
 )
 from tests.wire.descriptions import payloads_in
 

@@ -19,8 +19,9 @@ from replayd.wire import Undecodable, decode, encode
 from replayd_client.codecs import SPARSE, decode_rows
 from replayd_client.columns import Column, Schema
 from replayd_client.errors import DataError
+from replayd_client.messages import ErrorReply
 from replayd_client.templates import Template
-from replayd_client.wire import ErrorReply, decode_reply
+from replayd_client.wire import decode_reply
 from tests.wire import make_vectors
 from tests.wire.descriptions import (
     VECTORS,
