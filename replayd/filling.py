@@ -7,19 +7,36 @@ so a run that does not fit dies hours later. Reads tables; the memory there is f
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from replayd.limits import held_most
 from replayd.table import Table
 
 AFTER_INSERTS = 1000
 """Items that tell how large the others will be."""
+LEAST_GROWTH = AFTER_INSERTS // 4
+"""Items by which a table must have grown to tell what one more adds."""
+
+
+@dataclass(slots=True)
+class _Mark:
+    """What a table was when about half of those items were in."""
+
+    size: int
+    nbytes: int
+    deletes: int
 
 
 class Forecasts:
-    """Which tables have been told of."""
+    """Which tables have been told of, and what they were before.
+
+    What later items add tells more than what the first ones hold on average: of items that overlap each writer's first
+    one brings all of its chunks, and those behind it few.
+    """
 
     def __init__(self) -> None:
         self._told: set[str] = set()
+        self._marks: dict[str, _Mark] = {}
 
     def due(self, tables: Iterable[Table], memory_bytes: int, *, has_store: bool) -> list[tuple[str, str, bool]]:
         """Name, words and whether they are a warning, of each table that has taken in AFTER_INSERTS items by now.
@@ -27,42 +44,53 @@ class Forecasts:
         `memory_bytes`: the most that the process may have, 0 if that is not known.
         """
         all = list(tables)
-        new = [t for t in all if t.name not in self._told and t.size and t.limiter.inserts >= AFTER_INSERTS]
+        new = []
+        for table in all:
+            inserts = table.limiter.inserts
+            if inserts >= AFTER_INSERTS:
+                new += [table] if table.size and table.name not in self._told else []
+            elif table.size and (inserts <= AFTER_INSERTS // 2 or table.name not in self._marks):
+                self._marks[table.name] = _Mark(table.size, table.capacity.nbytes, table.limiter.deletes)
         self._told |= {table.name for table in new}
         # What the process takes beyond what tables hold must fit as well.
         fits = held_most(memory_bytes, has_store=has_store) if memory_bytes else None
-        return [(table.name, *_forecast(table, all, memory_bytes, fits)) for table in new]
+        return [(table.name, *self._forecast(table, all, memory_bytes, fits)) for table in new]
 
+    def _full_bytes(self, table: Table) -> int:
+        """What it would hold with max_size items like those it has, whatever it may; 0 without any."""
+        return table.capacity.nbytes + int((table.max_size - table.size) * self._added_bytes(table))
 
-def full_bytes(table: Table) -> int:
-    """What it would hold with max_size items like those it has, whatever it may; 0 without any."""
-    return table.capacity.nbytes * table.max_size // table.size if table.size else 0
+    def _added_bytes(self, table: Table) -> float:
+        """By one item more."""
+        mark = self._marks.get(table.name)
+        if mark and table.limiter.deletes == mark.deletes and table.size - mark.size >= LEAST_GROWTH:
+            return (table.capacity.nbytes - mark.nbytes) / (table.size - mark.size)
+        return table.capacity.nbytes / table.size if table.size else 0.0
 
-
-def _forecast(table: Table, tables: Iterable[Table], memory_bytes: int, fits: int | None) -> tuple[str, bool]:
-    full, capacity = full_bytes(table), table.capacity
-    mean = capacity.nbytes / table.size
-    text = (
-        f"table {table.name}: its {table.size} items hold {capacity.nbytes} bytes; with max_size {table.max_size} it "
-        f"will hold about {full}"
-    )
-    if capacity.max_bytes is not None and full > capacity.max_bytes:
-        fits = int(capacity.max_bytes / mean)
-        return f"{text}, and max_bytes {capacity.max_bytes} is reached at about {fits} items ({_then(table)})", True
-    # The others count as far as they are known.
-    limits = ((t, full_bytes(t), t.capacity.max_bytes) for t in tables)
-    all = sum(full if own is None else min(full, own) for _, full, own in limits)
-    server = capacity.server.max_bytes
-    if server is not None and all > server:
-        return f"{text}, all tables about {all}: more than the server's max_bytes {server} ({_then(table)})", True
-    most = all if server is None else min(all, server)
-    if fits is not None and most > fits:
-        return (
-            f"{text}, all tables about {most}: more than the {fits} for which there is room in {memory_bytes} bytes of "
-            "memory, so it may be killed; set max_bytes (`replayd set`, --max-bytes) to that, or lower max_size",
-            True,
+    def _forecast(self, table: Table, tables: Iterable[Table], memory_bytes: int, fits: int | None) -> tuple[str, bool]:
+        full, capacity = self._full_bytes(table), table.capacity
+        text = (
+            f"table {table.name}: its {table.size} items hold {capacity.nbytes} bytes; with max_size {table.max_size} "
+            f"it will hold about {full}"
         )
-    return text, False
+        if capacity.max_bytes is not None and full > capacity.max_bytes:
+            fits = table.size + int((capacity.max_bytes - capacity.nbytes) / self._added_bytes(table))
+            return f"{text}, and max_bytes {capacity.max_bytes} is reached at about {fits} items ({_then(table)})", True
+        # The others count as far as they are known.
+        limits = ((t, self._full_bytes(t), t.capacity.max_bytes) for t in tables)
+        all = sum(full if own is None else min(full, own) for _, full, own in limits)
+        server = capacity.server.max_bytes
+        if server is not None and all > server:
+            return f"{text}, all tables about {all}: more than the server's max_bytes {server} ({_then(table)})", True
+        most = all if server is None else min(all, server)
+        if fits is not None and most > fits:
+            return (
+                f"{text}, all tables about {most}: more than the {fits} for which there is room in {memory_bytes} "
+                "bytes of memory, so it may be killed; set max_bytes (`replayd set`, --max-bytes) to that, or lower "
+                "max_size",
+                True,
+            )
+        return text, False
 
 
 def _then(table: Table) -> str:

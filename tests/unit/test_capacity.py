@@ -321,3 +321,25 @@ def test_after_its_first_items_a_table_is_told_of_once_and_warned_of_if_it_will_
     assert (said or "") in text
     assert ("lower max_size" in text) is is_bad, "a warning says what to do"
     assert forecasts.due(s.tables.values(), memory_bytes, has_store=True) == []
+
+
+@pytest.mark.parametrize(
+    ("writers", "chunks", "stride"), [(1, 32, 1), (16, 32, 1), (8, 32, 32), (50, 16, 2), (1, 1, 1)]
+)
+def test_the_forecast_knows_how_many_chunks_an_item_adds(writers: int, chunks: int, stride: int) -> None:
+    s, forecasts = service(fifo("t", 2000)), Forecasts()
+    streams = [StreamWriter(bytes([n]) * 16) for n in range(writers)]
+    told: list[tuple[str, str, bool]] = []
+    for n in range(0, 2000, 5):
+        writer = streams[n // 5 % writers]
+        # Of each item's chunks `stride` are new, but those of a writer's first.
+        first = max(0, writer.next_chunk - chunks + stride)
+        windows = [(first + i * stride, chunks) for i in range(5)]
+        new = [b"x" * 1000] * (windows[-1][0] + chunks - writer.next_chunk)
+        s.handle("writer", "insert", writer.insert(new, windows, keep_from=windows[-1][0] + stride), 0.0)
+        s.drain()
+        if n % 170 == 0:
+            told += forecasts.due(s.tables.values(), 0, has_store=False)
+    assert s.tables["t"].size == 2000
+    [(_, text, _)] = told
+    assert int(text.rpartition(" ")[2]) == pytest.approx(s.tables["t"].capacity.nbytes, rel=0.1)
