@@ -1,6 +1,7 @@
 """Who may do what: roles, what each lets its holder ask, and the holders by their public keys.
 
-Owns the allow-list as it is kept in a file of TOML, one section a name. Knows no sockets; `gate` asks it.
+Owns the allow-list as it is kept in a file of TOML, one section a name. Knows no sockets; `gate` asks it. It must not
+know numpy and what knows that, such as `messages`: `replayd keys` needs nothing else of the daemon.
 
     [actor-7]
     key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
@@ -18,16 +19,19 @@ from json import dumps
 from pathlib import Path
 
 from replayd.errors import Forbidden
-from replayd.messages import OPS
 
 _EVERYBODY = frozenset(("hello", "info", "why"))
+_ACTOR = _EVERYBODY | {"insert", "keepalive", "close_stream"}
+_LEARNER = _EVERYBODY | {"sample", "withdraw", "update", "peek"}
 ROLES: Mapping[str, frozenset[str]] = {
-    "actor": _EVERYBODY | {"insert", "keepalive", "close_stream"},
-    "learner": _EVERYBODY | {"sample", "withdraw", "update", "peek"},
-    "admin": frozenset(OPS),
+    "actor": _ACTOR,
+    "learner": _LEARNER,
+    "admin": _ACTOR | _LEARNER | {"set", "reset", "checkpoint"},
 }
 """The operations that each role lets its holder ask for."""
 
+ALLOWED_FILE = "allowed.toml"
+"""The list, in a directory of keys."""
 ALLOWED_MODE = 0o640
 """Of the list: names and public keys are no secrets, and nobody's business either."""
 

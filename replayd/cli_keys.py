@@ -62,8 +62,8 @@ def generate(name: str, roles: tuple[str, ...], out: Path | None, directory: Pat
       replayd keys generate actor-7 --role actor --out actor-7.key
       replayd keys generate me --role actor --role learner --dir keys --json
     """
-    from replayd.access import AccessError, Holder, read_allowed, unmakeable, write_allowed
-    from replayd.key_files import ALLOWED_FILE, SERVER_FILE, make_client_key, make_server_key
+    from replayd.access import ALLOWED_FILE, AccessError, Holder, read_allowed, unmakeable, write_allowed
+    from replayd.key_files import SERVER_FILE, make_client_key, make_server_key
 
     if not NAME.fullmatch(name):
         fail(os.EX_USAGE, "a name is up to 64 letters, digits, dots, dashes and underscores")
@@ -104,8 +104,7 @@ def list_(directory: Path, as_json: bool) -> None:
       replayd keys list
       replayd keys list --dir keys --json | jq -r '.[].name'
     """
-    from replayd.access import AccessError, read_allowed
-    from replayd.key_files import ALLOWED_FILE
+    from replayd.access import ALLOWED_FILE, AccessError, read_allowed
 
     try:
         holders = read_allowed(directory / ALLOWED_FILE)
@@ -130,8 +129,7 @@ def revoke(name: str, directory: Path, as_json: bool) -> None:
       replayd keys revoke actor-7
       replayd keys revoke actor-7 --dir keys --json
     """
-    from replayd.access import AccessError, read_allowed, write_allowed
-    from replayd.key_files import ALLOWED_FILE
+    from replayd.access import ALLOWED_FILE, AccessError, read_allowed, write_allowed
 
     allowed = directory / ALLOWED_FILE
     try:

@@ -16,9 +16,9 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
-from replayd.access import AccessError, Holder, read_allowed
+from replayd.access import ALLOWED_FILE, AccessError, Holder, read_allowed
 from replayd.errors import PeerError
-from replayd.key_files import ALLOWED_FILE, SERVER_FILE, read_server_secret
+from replayd.key_files import SERVER_FILE, read_server_secret
 from replayd.limits import STREAMS
 from replayd.messages import Peer
 

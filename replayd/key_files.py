@@ -22,8 +22,8 @@ from replayd.access import (
     unreadable,
 )
 
-SERVER_FILE, ALLOWED_FILE = "server.key", "allowed.toml"
-"""In a directory of keys: the server's own, and the list of those who may come in."""
+SERVER_FILE = "server.key"
+"""The server's own, in a directory of keys."""
 SECRET_MODE = 0o600
 
 
