@@ -8,6 +8,8 @@ from __future__ import annotations
 import ipaddress
 import re
 
+FREE_PATH = "ipc://*"
+"""What stands for a path that nobody has."""
 OFF = "off"
 """What stands for no address where there may be none."""
 
@@ -44,9 +46,9 @@ def is_wildcard(address: str) -> bool:
 
 
 def collide(address: str, other: str) -> bool:
-    """Whether two sockets would want one place. Port 0 is a free one, so never taken."""
+    """Whether two sockets would want one place. Port 0 is a free one, so never taken, and so is FREE_PATH."""
     if not (address.startswith("tcp://") and other.startswith("tcp://")):
-        return address == other
+        return address == other != FREE_PATH
     (host, port), (other_host, other_port) = (
         _host_and_port(each.replace("//localhost:", "//127.0.0.1:")) for each in (address, other)
     )

@@ -118,7 +118,9 @@ Limiters:
     help="Port of requests; 0 is any free one.  [default: 7077, or that of --listen or the file]",
 )
 @click.option(
-    "--ingest-port", type=click.IntRange(0, 65535), help="Port of PUSH inserts, on loopback.  [default: port + 2]"
+    "--ingest-port",
+    type=click.IntRange(0, 65535),
+    help="Port of PUSH inserts, on loopback.  [default: port + 2; at a path, PATH-ingest]",
 )
 @click.option(
     "--http",
@@ -197,6 +199,7 @@ def serve(
     from replayd.reloading import Reloader
     from replayd.restoring import RestoreRules
     from replayd.server import Daemon
+    from replayd.taken import another, told
 
     # A stuck loop is ended by a signal: what it was at is told then.
     faulthandler.enable()
@@ -271,8 +274,7 @@ def serve(
         daemon.bind()
         status = _status_server(board, config) if board and config.http.is_on else None
     except BindError as error:
-        there = "`replayd doctor` tells who is there; --listen, --port, --ingest-port and --http set other addresses"
-        announcer.fail(os.EX_CANTCREAT, f"{error}; {there}")
+        announcer.fail(os.EX_CANTCREAT, f"{told(error)}; {another(config, error.endpoint)}")
     except AccessError as error:
         announcer.fail(of_keys(error), str(error))
     with _endpoint_file(endpoint_file, daemon, status), status or nullcontext():
@@ -301,6 +303,7 @@ def _status_server(board: Board, config: Config) -> StatusServer:
     serving. Raises BindError where the address was chosen."""
     from replayd.errors import BindError
     from replayd.http import StatusServer
+    from replayd.taken import told
 
     try:
         return StatusServer(board, config.http.listen)
@@ -310,7 +313,7 @@ def _status_server(board: Board, config: Config) -> StatusServer:
         status = StatusServer(board, "127.0.0.1:0")
         log.warning(
             "%s, so the status page is at %s; `--http` (`[http] listen`) settles where it is, or that there is none",
-            *(error, status.address),
+            *(told(error), status.address),
             extra={"event": "config"},
         )
         return status

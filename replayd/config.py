@@ -18,6 +18,7 @@ from copy import deepcopy
 from types import MappingProxyType
 from typing import Any
 
+from replayd.addresses import FREE_PATH
 from replayd.config_choices import LIMITERS
 from replayd.config_environment import put_environment
 from replayd.config_faults import ConfigError, Fault, Places, faults_of, key_text, unknown
@@ -220,7 +221,10 @@ def _set_server(
     if port is not None:
         server["listen"] = _with_port(server.get("listen", ServerConfig().listen), port)
     if ingest_port is None and "ingest" not in server:
-        ingest_port = _port_after(server.get("listen"), INGEST_PORT_DISTANCE)
+        if str(address := server.get("listen")).startswith("ipc://"):
+            server["ingest"] = _path_after(str(address))
+        else:
+            ingest_port = _port_after(address, INGEST_PORT_DISTANCE)
     if ingest_port is not None:
         server["ingest"] = _with_port(server.get("ingest", ServerConfig().ingest), ingest_port)
     if seed is not None:
@@ -248,6 +252,11 @@ def _with_port(address: Any, port: int) -> Any:
     """The same address with another port; whatever has no port is replaced by the loopback address."""
     tcp = isinstance(address, str) and re.fullmatch(r"(tcp://.+):\d+", address)
     return f"{tcp[1] if tcp else 'tcp://127.0.0.1'}:{port}"
+
+
+def _path_after(listen: str) -> str:
+    """The path that goes with one listened at, so that whom the latter keeps out comes in by neither."""
+    return listen if listen == FREE_PATH else f"{listen}-ingest"
 
 
 def _port_after(listen: Any, distance: int) -> int | None:

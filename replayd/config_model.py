@@ -220,7 +220,8 @@ class ServerConfig(Section):
     listen: Annotated[str, AfterValidator(bindable)] = "tcp://127.0.0.1:7077"
     """Where requests are taken: tcp://HOST:PORT, HOST a number, `*` or localhost; or ipc://PATH."""
     ingest: Annotated[str, AfterValidator(lambda address: address and bindable(address))] = "tcp://127.0.0.1:7079"
-    """Where inserts by PUSH are taken, at most once each; "" for nowhere. Unless said, two ports above `listen`."""
+    """Where inserts by PUSH are taken, at most once each; "" for nowhere. Unless said, two ports above `listen`, or, if
+    that is a path, at the path and `-ingest`."""
     seed: int | None = Field(None, ge=0, examples=[1])
     """With it the same messages draw the same items, and keys begin at 1; without, each start draws others, and gives
     items keys that none before it gave."""

@@ -28,6 +28,7 @@ from replayd.config_faults import ConfigError
 from replayd.config_model import Config
 from replayd.forecast import memory_text, memory_warnings, tables_text, total_bytes
 from replayd.process import address_space_bytes, limit_bytes, most_open_files
+from replayd.taken import another, holder
 from replayd.wording import size_text
 
 State = Literal["ok", "warn", "fail"]
@@ -228,8 +229,9 @@ def _addresses(config: Config | None) -> Iterator[Finding]:
     wanted = [config.server.listen, config.server.ingest, f"tcp://{config.http.listen}" if config.http.is_on else ""]
     for address in filter(None, wanted):
         if _connects(address.replace("://*", "://127.0.0.1").replace("://0.0.0.0", "://127.0.0.1")):
-            advice = "ss -ltnp says who; end that, or set another port"
-            yield Finding("addresses", FAIL, f"{address} is taken by somebody else", advice)
+            who = holder(address)
+            advice = f"end that{'' if who else ' (ss -ltnxp says who it is)'}, or {another(config, address)}"
+            yield Finding("addresses", FAIL, f"{address} is taken by {who or 'somebody else'}", advice)
         else:
             yield Finding("addresses", OK, f"{address} is free")
 

@@ -248,6 +248,10 @@ WIRE_ERRORS: tuple[type[PeerError], ...] = (
 class BindError(Exception):
     """An address could not be bound at start; the message names it and the reason."""
 
+    def __init__(self, endpoint: str, why: str) -> None:
+        super().__init__(f"cannot bind {endpoint}: {why}")
+        self.endpoint = endpoint
+
 
 class StoreError(Exception):
     """A store could not be opened, read or written; the message names it and the reason."""

@@ -64,7 +64,7 @@ class StatusServer:
         try:
             self._server = _Server(host, int(port))
         except OSError as error:
-            raise BindError(f"cannot bind http://{listen}: {error.strerror}") from error
+            raise BindError(f"http://{listen}", str(error.strerror)) from error
         self._pages = _Pages(board, only_here=_is_loopback(host))
         self._server.set_app(self._pages)
         self._closing = False

@@ -110,6 +110,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "process",
         "server",
         "sockets",
+        "taken",
         "embedded",
         "notify",
         "activation",

@@ -21,7 +21,7 @@ from replayd.errors import BindError
 from replayd.server import Daemon
 from replayd_client import Client
 from replayd_client.errors import ConnectionLostError, DeadlineExceededError
-from tests.daemon.conftest import StartDaemon
+from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.harness import DaemonProcess, environment, run_replayd
 
 
@@ -81,7 +81,9 @@ def test_a_path_left_by_a_daemon_that_died_is_taken(start_daemon: StartDaemon, t
         assert client.server_info()["replay"].current_size == 0
 
 
-def test_at_a_path_without_ingest_nothing_is_taken_by_tcp(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_at_a_path_nothing_is_taken_by_tcp_unless_it_is_said(
+    start_daemon: StartDaemon, connect: ConnectPeer, tmp_path: Path
+) -> None:
     """What the README and protocol.md's §14 say keeps other users of the machine out, and what does not."""
     path, config = ipc_settings(tmp_path)
     daemon = start_daemon("--config", str(config), file_decides=True)
@@ -89,8 +91,13 @@ def test_at_a_path_without_ingest_nothing_is_taken_by_tcp(start_daemon: StartDae
     assert listening(daemon) == 0
     daemon.stop()
     config.write_text(config.read_text().replace('ingest = ""\n', ""))
-    pushed_to = start_daemon("--config", str(config), "--ingest-port", "0", file_decides=True)
-    assert listening(pushed_to) == 1, "unless ingest says otherwise, inserts are taken from everybody on the machine"
+    pushed_to = start_daemon("--config", str(config), file_decides=True)
+    assert pushed_to.ingest_address == f"ipc://{path}-ingest"
+    assert listening(pushed_to) == 0
+    assert stat.S_IMODE(Path(f"{path}-ingest").stat().st_mode) == 0o660
+    peer = connect(pushed_to)
+    peer.send_insert("replay", push=True)
+    assert "error" not in peer.ask("sample", table="replay", n=1, timeout_ms=30_000)
 
 
 def listening(daemon: DaemonProcess) -> int:

@@ -155,13 +155,20 @@ def test_tables_that_fit_are_not_warned_of_at_the_start(start_daemon: StartDaemo
     assert "WARNING" not in start_daemon("--table", "t,max_size=1000", "--max-bytes", "1MiB").stop().stderr
 
 
-@pytest.mark.parametrize("option", ["--port", "--ingest-port"])
-def test_a_taken_port_is_told_and_ends_in_its_own_code(taken_port: int, option: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "setting"),
+    [("--port", "`[server] listen`"), ("--ingest-port", "`[server] ingest`"), ("--http", "`[http] listen`")],
+)
+def test_a_taken_port_is_told_with_who_has_it_and_what_sets_another(
+    taken_port: int, option: str, setting: str, tmp_path: Path
+) -> None:
     endpoint_file = tmp_path / "endpoint.json"
-    ended = run_replayd("serve", "--port", "0", option, str(taken_port), "--endpoint-file", str(endpoint_file))
+    address = f"127.0.0.1:{taken_port}"
+    there = address if option == "--http" else str(taken_port)
+    ended = run_replayd("serve", "--port", "0", option, there, "--endpoint-file", str(endpoint_file))
     assert ended.returncode == os.EX_CANTCREAT
-    assert f"tcp://127.0.0.1:{taken_port}" in ended.stderr
-    assert "Address already in use" in ended.stderr
+    assert f"{address}: Address already in use, process {os.getpid()} (" in ended.stderr
+    assert f"; set {setting} ({'--listen, ' if option == '--port' else ''}{option}) to another" in ended.stderr
     assert not endpoint_file.exists()
 
 

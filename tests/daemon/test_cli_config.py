@@ -85,8 +85,8 @@ def test_what_will_not_fit_is_warned_of_beside_faults(
     assert (ended.exit_code, path in fault) == (os.EX_CONFIG, True)
     assert warned == [
         "replayd: warning: tables come to about 4.105 MiB when they are full, the process then to 129.1 MiB (1.25 "
-        "times that and 124 MiB), and it may have 1 MiB; that is too little for any table: lower max_size or max_bytes, or "
-        "allow it more (MemoryMax of the service)"
+        "times that and 124 MiB), and it may have 1 MiB; that is too little for any table: lower max_size or "
+        "max_bytes, or allow it more (MemoryMax of the service)"
     ]
     found = json.loads(run("check-config", path, "--json").stdout)
     assert (found["ok"], len(found["faults"])) == (False, 1)

@@ -122,7 +122,19 @@ def test_the_ingest_port_follows_the_port_unless_it_is_said_where_it_is(write: A
     assert read_config(port=8000, ingest_port=9).server.ingest == "tcp://127.0.0.1:9"
     assert read_config(write('[server]\ningest = ""'), port=8000).server.ingest == ""
     assert read_config(write('[server]\nlisten = "tcp://127.0.0.1:7079"')).server.ingest == "tcp://127.0.0.1:7081"
-    assert read_config(write('[server]\nlisten = "ipc:///run/x.sock"')).server.ingest == "tcp://127.0.0.1:7079"
+
+
+def test_at_a_path_ingest_is_at_another_one_unless_it_is_said_where_it_is(write: Any) -> None:
+    path = '[server]\nlisten = "ipc:///run/x.sock"\n'
+    assert read_config(write(path)).server.ingest == "ipc:///run/x.sock-ingest"
+    assert read_config(listen="ipc://@x").server.ingest == "ipc://@x-ingest"
+    assert read_config(listen="ipc://*").server.ingest == "ipc://*"
+    assert read_config(write(path + 'ingest = ""')).server.ingest == ""
+    assert read_config(write(path), ingest_port=9).server.ingest == "tcp://127.0.0.1:9"
+    environment = {"REPLAYD_SERVER_INGEST": "tcp://127.0.0.1:8"}
+    assert read_config(write(path), environment=environment).server.ingest == "tcp://127.0.0.1:8"
+    # `--port` is one of tcp: it replaces the path.
+    assert read_config(write(path), port=8000).server.ingest == "tcp://127.0.0.1:8002"
 
 
 def test_the_status_page_is_on_loopback_at_the_next_port_unless_it_is_said_where_it_is(write: Any) -> None:

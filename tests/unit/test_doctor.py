@@ -116,6 +116,8 @@ def test_ports_that_somebody_else_has_are_told(listener: socket.socket, tmp_path
     found = list(doctor.daemon(f"ipc://{tmp_path}/none", "no answer", config, {}))
     taken = [finding for finding in found if finding.check == "addresses" and finding.state == "fail"]
     assert [ingest in finding.what for finding in taken] == [True]
+    assert f"is taken by process {os.getpid()} (" in taken[0].what
+    assert "`[server] ingest`" in taken[0].advice
 
 
 @pytest.mark.parametrize(("mode", "state"), [(0o600, "ok"), (0o640, "ok"), (0o644, "fail"), (None, "fail")])
