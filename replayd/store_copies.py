@@ -20,11 +20,12 @@ from pathlib import Path
 import lmdb
 
 from replayd.errors import StoreError, StoreUnreadable
-from replayd.store import Store
+from replayd.store import MAP_BYTES, Store
 from replayd.store_files import (
     DATA,
     MARK,
     check_structure,
+    copy_number,
     is_store,
     lock_mark,
     make_lock,
@@ -62,39 +63,52 @@ def copy_store(source: Path, target: Path) -> Copied:
 
     The source may be in use. Raises StoreError and its kinds.
     """
-    _check_files(source)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise StoreError(f"{target} is there already")
-    target = target.absolute()
-    try:
-        remove_leftovers(target.parent, re.escape(target.name))
-        with part_of_copy(target) as part:
-            head = _copy_into(source, part)
-            part.rename(target)
-        sync_directory(target.parent)
-    except (OSError, lmdb.Error) as error:
-        raise StoreError(f"{target}: {reason(target.parent, error)}") from error
-    return Copied(target, head.generation, head.saved_at, (target / DATA).stat().st_size)
+    with _sound(source) as env:
+        return _copy(source, env, target, mark_text())
 
 
 def copy_into_rotation(source: Path, parent: Path, keep: int) -> tuple[Copied, list[Path]]:
     """Copy to a directory in `parent` that is named after the time, and remove the oldest such ones beyond `keep`.
 
-    The copy, and what was removed.
+    Which are the oldest their marks tell, whatever the clock has done. The copy, and what was removed.
     """
-    with _reading(source) as env:
-        generation = _head(source, env).generation
-    name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-checkpoint-{generation}"
-    remove_leftovers(parent, _NAME.pattern)
-    copied = copy_store(source, parent / name)
-    copies = sorted(path for path in parent.iterdir() if _NAME.fullmatch(path.name) and is_store(path))
-    removed = copies[: max(0, len(copies) - keep)]
+    before = _copies(parent)
+    number = 1 + (before[-1][0] if before else 0)
+    with _sound(source) as env:
+        name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-checkpoint-{_head(source, env).generation}"
+        remove_leftovers(parent, _NAME.pattern)
+        copied = _copy(source, env, parent / name, mark_text(copy=number))
+    others = [path for _, path in _copies(parent) if path.name != name]
+    removed = others[: max(0, len(others) + 1 - keep)]
     for path in removed:
         try:
             remove_files(path)
         except OSError as error:
             log.warning("%s could not be removed: %s; remove it by hand if nobody needs what is in it", path, error)
     return copied, removed
+
+
+def _copies(parent: Path) -> list[tuple[int, Path]]:
+    """The copies of a rotation, the oldest first, with their numbers: 0 for those that were made without."""
+    if not parent.is_dir():
+        return []
+    found = [path for path in parent.iterdir() if _NAME.fullmatch(path.name) and is_store(path)]
+    return sorted((copy_number(path), path) for path in found)
+
+
+def _copy(source: Path, env: lmdb.Environment, target: Path, mark: bytes) -> Copied:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise StoreError(f"{target} is there already")
+    target = target.absolute()
+    try:
+        remove_leftovers(target.parent, re.escape(target.name))
+        with part_of_copy(target) as part:
+            head = _copy_into(source, env, part, mark)
+            part.rename(target)
+        sync_directory(target.parent)
+    except (OSError, lmdb.Error) as error:
+        raise StoreError(f"{target}: {reason(target.parent, error)}") from error
+    return Copied(target, head.generation, head.saved_at, (target / DATA).stat().st_size)
 
 
 def bring_back(source: Path, directory: Path, *, replace: bool) -> tuple[Copied, Path | None]:
@@ -104,15 +118,14 @@ def bring_back(source: Path, directory: Path, *, replace: bool) -> tuple[Copied,
     is whole, and undone if it cannot take its place; a process that is killed leaves one of the two, or a directory
     that a start refuses. Raises StoreInUse, StoreUnreadable, and StoreError if there is one that must not be replaced.
     """
-    _check_files(source)
-    with _locked(directory):
+    with _sound(source) as env, _locked(directory):
         if (directory / DATA).exists() and not replace:
             raise StoreError(f"{directory} has a store already; --replace puts that aside")
         remove_remains(directory)
         part = part_of(directory)
         try:
             part.mkdir()
-            head = _copy_into(source, part)
+            head = _copy_into(source, env, part, mark_text())
             _check_index(source, part)
             aside = put_aside(directory)
             _place(part, directory, aside)
@@ -146,15 +159,13 @@ def _check_files(source: Path) -> None:
         raise StoreUnreadable(f"{source} has a {MARK} but no {DATA}: what was in this store is gone")
 
 
-def _copy_into(source: Path, part: Path) -> Head:
+def _copy_into(source: Path, env: lmdb.Environment, part: Path, mark: bytes) -> Head:
     """A store that is on the disk, in a directory that has nothing yet."""
-    check_structure(source)
-    with _reading(source) as env:
-        env.copy(str(part), compact=True)
-    with closing(lmdb.open(str(part), readonly=True, lock=False, max_dbs=8)) as env:
+    env.copy(str(part), compact=True)
+    with closing(lmdb.open(str(part), readonly=True, lock=False, max_dbs=8)) as copy:
         # What the copy has, since the source may have gone on.
-        head = _head(source, env)
-    (part / MARK).write_bytes(mark_text())
+        head = _head(source, copy)
+    (part / MARK).write_bytes(mark)
     for name in (DATA, MARK):
         (part / name).chmod(0o640)
         with (part / name).open("rb") as file:
@@ -173,19 +184,39 @@ def _check_index(source: Path, part: Path) -> None:
 
 
 @contextmanager
-def _reading(directory: Path) -> Iterator[lmdb.Environment]:
-    """An environment that is only read; who writes it lets the pages be that are read."""
+def _sound(source: Path) -> Iterator[lmdb.Environment]:
+    """An environment that is only read and whose pages hang together, also of a store that is in use.
+
+    While inside, who writes lets the pages be that are read. Raises StoreError, StoreUnreadable.
+    """
+    _check_files(source)
     try:
-        make_lock(directory)
+        make_lock(source)
     except OSError as error:
         # Where nobody may write nobody does.
         if error.errno not in (errno.EROFS, errno.EACCES):
-            raise StoreError(f"{directory}: {reason(directory, error)}") from error
-    env = lmdb.open(str(directory), readonly=True, max_dbs=8)
+            raise StoreError(f"{source}: {reason(source, error)}") from error
     try:
+        # With room for what is added meanwhile: it is address space alone.
+        map_bytes = max(MAP_BYTES, 4 * (source / DATA).stat().st_size)
+        env = lmdb.open(str(source), map_size=map_bytes, readonly=True, max_dbs=8)
+    except (OSError, lmdb.Error) as error:
+        # It is no more than too short, or no file of LMDB's, if that is what is wrong with it.
+        check_structure(source)
+        raise StoreError(f"{source}: {reason(source, error)}") from error
+    with closing(env), env.begin():
+        # No page that this transaction can reach is written anew, nor any that is let go of from now on: whatever is
+        # the last commit when the check begins stays whole until it is over.
+        _check(source)
         yield env
-    finally:
-        env.close()
+
+
+def _check(source: Path) -> None:
+    """Raise StoreUnreadable if pages do not hang together. What grows in that moment looks cut off, but once only."""
+    try:
+        check_structure(source)
+    except StoreUnreadable:
+        check_structure(source)
 
 
 def _head(directory: Path, env: lmdb.Environment) -> Head:

@@ -95,10 +95,11 @@ def make_lock(directory: Path) -> None:
         os.close(fd)
 
 
-def mark_text() -> bytes:
-    """What the mark of a new store says."""
+def mark_text(copy: int | None = None) -> bytes:
+    """What the mark of a new store says; `copy` is its number, if it is one of copies that follow each other."""
     made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return (json.dumps({"what": "a store of replayd", "format": FORMAT, "made": made}) + "\n").encode()
+    says = {"what": "a store of replayd", "format": FORMAT, "made": made}
+    return (json.dumps(says if copy is None else {**says, "copy": copy}) + "\n").encode()
 
 
 def sync_directory(directory: Path) -> None:
@@ -126,6 +127,14 @@ def _is_mark(text: bytes) -> bool:
         return bool(json.loads(text)["what"] == "a store of replayd")
     except (ValueError, KeyError, TypeError):
         return False
+
+
+def copy_number(directory: Path) -> int:
+    """The number of a copy, 0 if its mark tells none."""
+    try:
+        return int(json.loads((directory / MARK).read_bytes()).get("copy", 0))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return 0
 
 
 def check_structure(directory: Path) -> None:

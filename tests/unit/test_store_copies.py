@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -328,6 +330,62 @@ def test_a_rotation_that_is_killed_while_it_removes_goes_on_with_the_next_one(
         shutil.rmtree(first.path)
         first, _ = copy_into_rotation(live, copies, 1)
         assert names(copies) == {first.path.name}
+
+
+WRITES = """
+import select, sys
+from pathlib import Path
+import numpy as np
+from replayd.store import Store
+with Store(Path(sys.argv[1])) as store:
+    state = {"chunks": {"uids": np.zeros(0, "i8")}, "journal": {"next": 1}}
+    store.add_entries([(n, bytes(9000)) for n in range(1, 400)])
+    store.write_index(state, saved_at=0.0, clean=False)
+    n = 400
+    while not select.select([sys.stdin], [], [], 0.0)[0]:
+        store.add_entries([(n + k, bytes(9000)) for k in range(20)])
+        n += 20
+        store.drop_entries(n - 400, 64)
+        if n == 800:
+            print(flush=True)
+"""
+
+
+def test_a_store_is_copied_whole_while_it_is_written(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITES, str(tmp_path / "live")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        for n in range(3):
+            copy_store(tmp_path / "live", tmp_path / f"copy{n}")
+        writer.stdin.close()
+    assert writer.returncode == 0
+    for n in range(3):
+        # Which looks at its pages, as a start does.
+        with Store(tmp_path / f"copy{n}") as copy:
+            values = [(number, len(value)) for number, value in copy.entries(0)]
+            assert len(values) >= 400 - 64
+            assert values == [(values[0][0] + k, 9000) for k in range(len(values))]
+
+
+def test_whatever_the_clock_does_the_last_copies_of_a_rotation_stay(
+    live: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = tmp_path / "copies"
+    # One of a version that numbered none, and which the clock of today takes for the newest.
+    chance, made_then = random.Random(5), ["20990101T000000Z-checkpoint-900"]
+    shutil.copytree(live, copies / made_then[0])
+    for n in range(12):
+        at = time.struct_time((2026, chance.randint(1, 12), chance.randint(1, 28), 3, 4, n, 0, 1, 0))
+        monkeypatch.setattr("replayd.store_copies.time.gmtime", lambda at=at: at)
+        keep = chance.randint(1, 3)
+        before = names(copies)
+        copied, removed = copy_into_rotation(live, copies, keep)
+        made_then.append(copied.path.name)
+        stay = {*made_then[-keep:]} & {*before, copied.path.name}
+        assert names(copies) == stay
+        assert {path.name for path in removed} == before - stay
 
 
 READER_KILLED = """
