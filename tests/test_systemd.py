@@ -81,6 +81,21 @@ def test_an_exposed_service_would_be_found(units: Path) -> None:
     assert verdict.returncode != 0
 
 
+def test_files_that_units_read_are_told_of_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for name in SERVICES:
+        text = (SYSTEMD / name).read_text()
+        read = re.findall(r"^EnvironmentFile=-?(\S+)", text, re.MULTILINE)
+        read += re.findall(r"^ExecStart=.* --config (\S+)", text, re.MULTILINE)
+        assert len(read) == 2
+        assert [path for path in read if f"`{path.replace('%i', 'NAME')}`" not in readme] == []
+    # Who may write to the directory of keys need not be its owner, who could not make the file of a client elsewhere.
+    (line,) = re.findall(r"^d (\S+) 0700 replayd replayd", (SYSTEMD / "replayd.tmpfiles").read_text(), re.MULTILINE)
+    assert f"`{line}`" in readme
+    for path in (ROOT / "README.md", *SYSTEMD.glob("replayd*")):
+        assert "-u replayd replayd keys" not in path.read_text(), path.name
+
+
 # --- what a service may do --------------------------------------------------------------------------------------------
 
 needs_seccomp = pytest.mark.skipif(not confined.can_confine(), reason="libseccomp is not installed")
