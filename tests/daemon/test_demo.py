@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -97,6 +98,13 @@ def test_the_demo_ends_quietly_when_nobody_reads_on() -> None:
         assert demo.stdout is not None
         assert demo.stderr is not None
         assert demo.stdout.readline().startswith("replayd at ")
+        told, page = demo.stdout.readline().split(": ")
+        assert told == "status page while this runs"
+        with urlopen(page.strip(), timeout=30) as answer:
+            assert answer.status == 200
+        # Whoever has never heard of a rate limiter reads what it does before its numbers.
+        assert "is to be drawn 32 times" in demo.stdout.readline()
+        assert "100 transitions ahead" in demo.stdout.readline()
         demo.stdout.close()
         told = demo.stderr.read()
         assert demo.wait(END_S) == 141
