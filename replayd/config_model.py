@@ -268,7 +268,7 @@ class StoreConfig(Section):
     """What a crash may take: "off" all since the last checkpoint, "interval" the last `journal_interval`, "sync"
     nothing that was acknowledged."""
     journal_interval: Annotated[float, Field(gt=0), BeforeValidator(as_seconds)] = JournalOptions().interval_s
-    """Between two commits of the journal where it is "interval"."""
+    """What a crash may take where the journal is "interval": it is committed twice in that time."""
     journal_max_bytes: Annotated[int, Field(ge=1 << 20), BeforeValidator(as_bytes)] = JournalOptions().max_bytes
     """With so much in the journal the next checkpoint begins, which trims it."""
 

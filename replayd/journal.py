@@ -28,6 +28,9 @@ Mode = Literal["off", "interval", "sync"]
 
 PENDING_BYTES = 1 << 26
 """Not on the disk yet, or held back for that: beyond it requests are left unread until the disk has caught up."""
+GROUPS = 2
+"""Handed to the writer in an interval, so that the disk has half of it to commit one: only then is no more than the
+interval lost to a crash."""
 POST_BYTES = 1 << 22
 """Handed to the writer before the interval is over: what is written early is not written late."""
 BROKEN_AT = 4
@@ -47,7 +50,8 @@ class JournalOptions:
     """How much of what happened since the last checkpoint a crash may take."""
 
     mode: Mode = "off"
-    """`off`: all of it. `interval`: what came in the last `interval_s`. `sync`: nothing that was acknowledged."""
+    """`off`: all of it. `interval`: what came in the last `interval_s`, or what the disk has not committed in half of
+    that. `sync`: nothing that was acknowledged."""
     interval_s: float = 1.0
     max_bytes: int = 1 << 30
     """With so many since the last checkpoint the next one begins; with twice as many inserts must wait for it."""
@@ -161,7 +165,7 @@ class Journal:
         """Hand over what is due; when the next time is, None if there is nothing."""
         if not len(self._open):
             return None
-        due = self._open.times[0] + self._options.interval_s
+        due = self._open.times[0] + self._options.interval_s / GROUPS
         if now < due:
             return due
         self._post_open()

@@ -407,3 +407,18 @@ def test_settings_that_the_daemon_itself_changes_are_repeated_too(tmp_path: Path
     with Journaled(tmp_path, [fifo()]) as again:
         assert contents(again.service) == [3, 4]
         assert again.service.tables["t"].max_size == 1000
+
+
+@pytest.mark.parametrize("share", [0.01, 0.49, 0.51, 1.0])
+def test_a_commit_begins_each_half_of_the_interval(tmp_path: Path, share: float) -> None:
+    with Journaled(tmp_path, [fifo()], JournalOptions("interval", 1000.0)) as live:
+        live.settle(time.monotonic())
+        commits = live.journal.commits
+        ask(live, inserted(StreamWriter()))
+        due = live.journal.turn(time.monotonic() + share * 1000.0)
+        if share < 1 / 2:
+            assert due is not None
+            assert not live.journal.is_settled
+        else:
+            live.settle(time.monotonic())
+            assert live.journal.commits == commits + 1
