@@ -11,6 +11,8 @@ from pathlib import Path
 
 import click
 
+from replayd.cli_options import ADDRESS_VARIABLE
+
 TABLES_S = 1.0
 """How long the daemon may take to say which tables there are: somebody waits at a prompt."""
 
@@ -48,13 +50,15 @@ def tables_there(context: click.Context, parameter: click.Parameter, typed: str)
     """
     from replayd_client.errors import ReplaydError
     from replayd_client.keys import read_keys
-    from replayd_client.pool import ConnectionPool
+    from replayd_client.pool import ConnectionPool, endpoint_of
 
-    address, said = context.params.get("address"), context.params.get(parameter.name or "")
+    # `bench` asks that of the variable only with a table, which is being typed.
+    address = context.params.get("address") or os.environ.get(ADDRESS_VARIABLE)
+    said = context.params.get(parameter.name or "")
     if not address:
         return []
     try:
-        pool = ConnectionPool(address, read_keys(None))
+        pool = ConnectionPool(endpoint_of(address), read_keys(None))
         try:
             with pool.connection() as connection:
                 there = connection.open_session(time.monotonic() + TABLES_S).tables

@@ -200,12 +200,19 @@ def test_tables_of_a_daemon_are_completed(server: DaemonProcess, words: tuple[st
     until(lambda: completed(*line) == offered)
 
 
-@pytest.mark.parametrize("variable", ["REPLAYD_WHY_ADDRESS", "REPLAYD_ADDRESS"])
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ("REPLAYD_WHY_ADDRESS", ("why", "")),
+        ("REPLAYD_ADDRESS", ("why", "")),
+        ("REPLAYD_ADDRESS", ("bench", "--table", "")),
+    ],
+)
 def test_tables_are_completed_of_the_daemon_that_the_environment_names(
-    server: DaemonProcess, monkeypatch: pytest.MonkeyPatch, variable: str
+    server: DaemonProcess, monkeypatch: pytest.MonkeyPatch, variable: str, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv(variable, server.address.removeprefix("tcp://"))
-    until(lambda: completed("replayd", "why", "") == ["scratch", "held"])
+    until(lambda: completed("replayd", *words) == ["scratch", "held"])
 
 
 @pytest.mark.parametrize("words", [("why", ""), ("why", "--address", "nonsense", ""), ("bench", "--table", "")])
