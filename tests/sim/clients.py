@@ -14,12 +14,16 @@ import pytest
 
 import replayd_client.client_parts
 import replayd_client.connection
+import replayd_client.dataset
+import replayd_client.interruptible
 import replayd_client.pool
+import replayd_client.prefetcher
 import replayd_client.sender
 from replayd_client.client import Client
 from replayd_client.pacer import Paced
 from replayd_client.writer_core import _CORES
-from tests.sim.network import Host, Network, Zmq
+from tests.sim.network import Host, Network, Sockets, Zmq
+from tests.sim.threads import Threading
 from tests.sim.world import Process, World
 
 
@@ -86,7 +90,11 @@ class Crew:
                 if name.split(".")[0] == "replayd_client" and getattr(module, "time", None) is time:
                     patch.setattr(module, "time", clock)
             patch.setattr(replayd_client.connection, "zmq", Zmq(self._world))
-            patch.setattr(replayd_client.pool, "zmq_context", lambda: self.running.host)
+            for module in (replayd_client.pool, replayd_client.dataset):
+                patch.setattr(module, "zmq_context", lambda: self.running.host)
+            patch.setattr(replayd_client.interruptible, "socket", Sockets())
+            threads = Threading(self._world, lambda name, body: self.running.spawn(name, body))
+            patch.setattr(replayd_client.prefetcher, "threading", threads)
             patch.setattr(replayd_client.sender, "os", _System(self._world))
             patch.setattr(replayd_client.client_parts, "Pacer", lambda: _Pacer(self._world, self.running))
             cores = set(_CORES)

@@ -50,6 +50,8 @@ class _Reading:
 
     taken: Sequence[tuple[Peer, Header]]
     refused: Counter[tuple[Peer, int]]
+    pushed: Collection[tuple[bytes, int]]
+    """Stream and number of the pushed ones that were accepted: nobody is answered."""
     at: int = 0
     events: list[Event] = field(default_factory=list)
 
@@ -73,6 +75,10 @@ class History:
         """Draws of items that a crash took, likewise: they may be drawn again."""
         self.acknowledged: set[tuple[str, int]] = set()
         """Items of which an acknowledgement left, whatever became of it."""
+        self.pushed_items: set[tuple[str, int]] = set()
+        """All items, by table and number, that entered by a pushed message."""
+        self.last_pushed: dict[bytes, int] = {}
+        """Number of the last message of each stream that was pushed."""
         self._promised = 0
         """So many turns must survive."""
         self._said: dict[int, tuple[Reply, int]] = {}
@@ -93,11 +99,16 @@ class History:
         taken: Sequence[tuple[Peer, Header]],
         replies: Sequence[tuple[Peer, Reply]],
         tables: Collection[Table],
+        pushed: Collection[tuple[bytes, int]],
     ) -> None:
-        """A turn was taken: these messages, in their order, and these replies, in theirs; so the tables are now."""
+        """A turn was taken: these messages, in their order, and these replies, in theirs; so the tables are now. Of
+        pushed messages, those of the peer None, these were accepted.
+        """
         before = len(self._turns)
         at: dict[tuple[Peer, int], int] = {}
         for n, (peer, header) in enumerate(taken):
+            if peer is None:
+                continue
             at[peer, header["id"]] = n
             if header["op"] == "sample":
                 self._samples[peer, header["id"]] = header["table"]
@@ -106,7 +117,7 @@ class History:
             elif header["op"] == "checkpoint":
                 self._checkpoints[peer, header["id"]] = before
         refused = Counter((peer, reply.id) for peer, reply in replies if isinstance(reply, Failed))
-        reading = _Reading(taken, refused)
+        reading = _Reading(taken, refused, pushed)
         for peer, reply in replies:
             self._read_reply(reading, at.get((peer, reply.id)), peer, reply)
         self._read_up_to(reading, len(taken))
@@ -146,10 +157,22 @@ class History:
             reading.at += 1
             if header["op"] != "insert":
                 continue
-            if reading.refused[peer, header["id"]]:
+            if peer is None:
+                self._read_pushed(reading, header)
+            elif reading.refused[peer, header["id"]]:
                 reading.refused[peer, header["id"]] -= 1
             elif not self.contents.has_accepted(header["stream"], header["seq"]):
                 self._happens(reading, Accept(header["stream"], header["seq"], _items_of(header)))
+
+    def _read_pushed(self, reading: _Reading, header: Header) -> None:
+        stream, seq = header["stream"], header["seq"]
+        if (stream, seq) in reading.pushed and not self.contents.has_accepted(stream, seq):
+            last = self.last_pushed.get(stream, -1)
+            assert seq > last, f"a pushed message entered after {last}, which had been sent later: {seq}"
+            self.last_pushed[stream] = seq
+            items = _items_of(header)
+            self.pushed_items.update(items)
+            self._happens(reading, Accept(stream, seq, items))
 
     def _read_reply(self, reading: _Reading, at: int | None, peer: Peer, reply: Reply) -> None:
         if isinstance(reply, Sampled):
@@ -194,7 +217,7 @@ class History:
         for turn in self._turns:
             for event in turn.events:
                 self.contents.apply(event)
-        anew = _Reading((), Counter())
+        anew = _Reading((), Counter(), ())
         self._happens(anew, NewLife(first_key))
         self._happens(anew, Sizes({table.name: (table.size, table.pending_items) for table in service.tables.values()}))
         self._log(now, anew.events)

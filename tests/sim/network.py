@@ -37,21 +37,25 @@ class Faults:
 
 
 class Network:
-    """One server's address. The server sets `accept` while it listens: (connection, frames) of what arrives."""
+    """One server's addresses. The server sets `accept` and `accept_pushed` while it listens: (connection, frames) of
+    what arrives at either; and `left`, which is told of each connection that its client closed in order.
+    """
 
     def __init__(self, world: World, faults: Faults) -> None:
         self.world = world
         self.faults = faults
         self.accept: Callable[[Link, Frames], None] | None = None
+        self.accept_pushed: Callable[[Link, Frames], None] | None = None
+        self.left: Callable[[Link], None] = lambda link: None
         self.links: list[Link] = []
         self._names = itertools.count(1)
 
-    def connect(self, socket: Dealer) -> None:
+    def connect(self, socket: Dealer | Pusher) -> None:
         """Try now, unless the socket is closed."""
         if socket.closed:
             return
         if self.accept is None:
-            socket.tell(zmq.EVENT_CLOSED)
+            socket.refused()
             return
         link = Link(self, socket, next(self._names))
         self.links.append(link)
@@ -67,7 +71,7 @@ class Network:
 
     def cut_all(self) -> None:
         """The server is gone, and nobody listens."""
-        self.accept = None
+        self.accept = self.accept_pushed = None
         for link in list(self.links):
             self.cut(link)
 
@@ -81,7 +85,7 @@ class Network:
 class Link:
     """One connection: two queues in order."""
 
-    def __init__(self, network: Network, socket: Dealer, number: int) -> None:
+    def __init__(self, network: Network, socket: Dealer | Pusher, number: int) -> None:
         self.peer = (b"peer-%d" % number,)
         self.socket = socket
         self.alive = True
@@ -94,19 +98,29 @@ class Link:
         random, faults = self._network.world.random, self._network.faults
         twice = not faults.rest and random.random() < faults.repeats and b"\xa6insert" in frames[0]
         for _ in range(2 if twice else 1):
-            self._send("server", lambda: self._network.accept and self._network.accept(self, frames))
+            self._send("server", lambda: self._arrive(frames))
+
+    def _arrive(self, frames: Frames) -> None:
+        network = self._network
+        accept = network.accept_pushed if isinstance(self.socket, Pusher) else network.accept
+        if accept is not None:
+            accept(self, frames)
 
     def to_client(self, frames: Frames) -> None:
         """What the server sends; the socket may be closed by the time that it arrives."""
-        self._send("client", lambda: self.socket.arrived(frames))
+        assert isinstance(self.socket, Dealer), "nobody answers who pushes"
+        socket = self.socket
+        self._send("client", lambda: socket.arrived(frames))
 
-    def close(self) -> None:
+    def close(self, *, in_order: bool) -> None:
         """The client is done: what it sent still arrives, and nothing comes back."""
 
         def gone() -> None:
             if self.alive:
                 self.end()
                 self._network.links.remove(self)
+                if in_order:
+                    self._network.left(self)
 
         self._send("server", gone)
 
@@ -126,7 +140,7 @@ class Host:
     def __init__(self, network: Network) -> None:
         self.network = network
         self.down = False
-        self.sockets: list[Dealer] = []
+        self.sockets: list[Dealer | Pusher] = []
         # Samples, by the socket's identity and the request's id.
         self.samples_asked: set[tuple[int, int]] = set()
         self.samples_got: list[tuple[tuple[int, int], list[int]]] = []
@@ -227,9 +241,13 @@ class Dealer(_Readable):
         self.closed = True
         self._host.sockets.remove(self)
         if self._link is not None:
-            self._link.close()
+            # A client that gives a connection up, or is killed, leaves it no time.
+            self._link.close(in_order=linger > 0)
 
     # What the network does.
+
+    def refused(self) -> None:
+        self.tell(zmq.EVENT_CLOSED)
 
     def tell(self, event: int) -> None:
         """To the monitor, as libzmq packs it."""
@@ -256,6 +274,93 @@ class Dealer(_Readable):
             self.put([zmq.Frame(frame) for frame in frames])
 
 
+class Pusher:
+    """A PUSH socket: it connects again by itself, and what was on its way when a connection ended is lost."""
+
+    HIGH_WATER = 6
+    """Messages on their way at most: what a server leaves unread comes to stand before it."""
+    RECONNECT_S = 0.1
+
+    def __init__(self, host: Host) -> None:
+        self.closed = False
+        self._host = host
+        self._link: Link | None = None
+        self._queue: list[Frames] = []
+        self._unread = 0
+        host.sockets.append(self)
+        self.refused()
+
+    def send(self, frames: Frames) -> bool:
+        """False if there is no room for it now."""
+        if self._host.down or len(self._queue) + self._unread >= self.HIGH_WATER:
+            return False
+        if self._link is None:
+            self._queue.append(frames)
+        else:
+            self._unread += 1
+            self._link.to_server(frames)
+        return True
+
+    def close(self, linger: int = 0) -> None:
+        """What was sent still arrives."""
+        self.closed = True
+        self._host.sockets.remove(self)
+        if self._link is not None:
+            self._link.close(in_order=linger > 0)
+
+    # What the network does.
+
+    def refused(self) -> None:
+        network = self._host.network
+        network.world.after(self.RECONNECT_S + network.delay_s(), lambda: network.connect(self))
+
+    def connected(self, link: Link) -> None:
+        self._link, queue, self._queue = link, self._queue, []
+        for frames in queue:
+            assert self.send(frames), "as many are on their way as were queued"
+
+    def lost(self) -> None:
+        self._link, self._unread = None, 0
+        self.refused()
+
+    def was_read(self, link: Link) -> None:
+        """By the server, which has room for another."""
+        if link is self._link:
+            self._unread = max(0, self._unread - 1)
+
+
+class Bell(_Readable):
+    """One end of a `socket.socketpair`, which is polled; the other end's bytes are never read."""
+
+    def close(self) -> None:
+        self.inbox.clear()
+
+
+class Waker:
+    """The other end."""
+
+    def __init__(self, bell: Bell) -> None:
+        self._bell = bell
+        self._closed = False
+
+    def fileno(self) -> int:
+        return -1 if self._closed else 0
+
+    def send(self, data: bytes) -> None:
+        self._bell.put([data])
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class Sockets:
+    """The module `socket`, as far as `replayd_client.interruptible` uses it."""
+
+    def socketpair(self) -> tuple[Waker, Bell]:
+        bell = Bell()
+        return Waker(bell), bell
+
+
 class Poller:
     """zmq.Poller for the sockets above, which waits in the world's time."""
 
@@ -269,7 +374,9 @@ class Poller:
         socket.pollers.add(self)
 
     def unregister(self, socket: _Readable) -> None:
-        self.sockets.remove(socket)
+        # Twice for what a thread was closing when it was killed, and is closed again when it is collected.
+        if socket in self.sockets:
+            self.sockets.remove(socket)
         socket.pollers.discard(self)
 
     def poll(self, timeout_ms: float | None = None) -> list[tuple[Any, int]]:

@@ -6,15 +6,17 @@ all there is.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -25,11 +27,13 @@ import replayd.checkpoints
 import replayd.journal_format
 import replayd.keeper
 import replayd.store_writer
-from replayd.errors import StoreError
+import replayd.table
+from replayd.errors import Fault, PeerError, StoreError
 from replayd.items import first_key_at
-from replayd.journal import JournalOptions, Mode
+from replayd.journal import Journal, JournalOptions, Mode
 from replayd.keeper import Keeper, StoreOptions
-from replayd.messages import Peer
+from replayd.limits import PENDING_INSERTS
+from replayd.messages import Peer, Reply, Sampled
 from replayd.reception import Reception
 from replayd.restoring import RestoreRules
 from replayd.service import Service
@@ -37,13 +41,15 @@ from replayd.table import Table
 from replayd.wire import encode
 from tests.sim.disk import Disk, PowerCut, Writer
 from tests.sim.history import History
-from tests.sim.network import Frames, Link, Network, joined
+from tests.sim.network import Frames, Link, Network, Pusher, joined
 from tests.sim.world import World
 
 TURN_S = 0.0005
 """What a turn of the loop takes at most, as a rule."""
 SLOW_TURN_S = 1.0
 MESSAGES_A_TURN = 20
+PENDING_AT_MOST = 4
+"""Items parked at a table from which on what is pushed is left unread."""
 PROVEN_EACH = 16
 """Turns from one proof of all counts to the next."""
 BEGAN_NS = 1_800_000_000 * 10**9
@@ -109,7 +115,10 @@ class Server:
         world = self._world
         self._life += 1
         self._inbox: deque[tuple[Link, Frames]] = deque()
+        self._pushed: deque[tuple[Link, Frames]] = deque()
         self._links: dict[Peer, Link] = {}
+        self._left: set[Peer] = set()
+        """Peers that closed their connections in order: they had taken back what was not answered."""
         self.asked: Counter[tuple[Peer, int]] = Counter()
         """Messages that were taken in this life, by peer and request id."""
         self.answers: Counter[tuple[Peer, int]] = Counter()
@@ -125,7 +134,7 @@ class Server:
             max_bytes=self.options.max_bytes,
             first_key=first_key_at(BEGAN_NS + int(world.now * 1e9)),
         )
-        self._reception = Reception(self.service, zmq.Frame, lambda fault, now: None)
+        self._reception = Reception(self.service, zmq.Frame, self._hear_of_fault)
         self._keeper = _Keeper(self.disk, self._store, self.service, self._plan_turn)
         clock, failures = self.disk.clock, self.disk.failures
         try:
@@ -144,8 +153,10 @@ class Server:
         self.history.recover(self.service, world.now, clock)
         self._failures = failures
         self._keeper.writer.at_once = False
-        self._reception.recorder = self._keeper.journal
-        self._network.accept = self._accept
+        self._recorder = _Recorder(self._keeper.journal)
+        self._reception.recorder = self._recorder
+        self._network.accept, self._network.accept_pushed = self._accept, self._accept_pushed
+        self._network.left = lambda link: self._left.add(link.peer)
         self._plan_turn()
 
     def crash(self) -> None:
@@ -156,7 +167,7 @@ class Server:
         # What it has said of itself is a promise too.
         age_s = report.get("durable_age_s", math.inf)
         if options.mode != "off" and self.disk.failures == self._failures and report["journal"]["state"] == "whole":
-            late_s = SLOW_TURN_S + options.interval_s + self.disk.slowest_job_s
+            late_s = SLOW_TURN_S + options.interval_s / 2 + self.disk.slowest_job_s
             assert age_s <= late_s, f"the last {age_s} s are lost, and no more than {late_s} may be"
         self.history.crash(now - age_s)
         self.note_life()
@@ -194,7 +205,9 @@ class Server:
     def check_all_answered(self) -> None:
         """Nothing is under way any more."""
         self._check_answers()
-        if not any(table.pending_inserts for table in self.service.tables.values()):
+        assert not (self._pushed and self._wants_pushed), "what was pushed is left unread, and nothing is in its way"
+        parked = itertools.chain(*(table.pending_inserts for table in self.service.tables.values()))
+        if not any(pending.ticket.askers for pending in parked):
             assert self.asked == self.answers, f"without an answer: {self.asked - self.answers}"
 
     @contextmanager
@@ -212,6 +225,7 @@ class Server:
             patch.setattr(replayd.journal_format, "VALUE_BYTES", self.options.part_bytes)
             patch.setattr(replayd.store_writer, "DROPPED_AT_ONCE", 2)
             patch.setattr(replayd.arena, "SLAB_BYTES", 1 << 14)
+            patch.setattr(replayd.table, "PENDING_INSERTS", replace(PENDING_INSERTS, value=PENDING_AT_MOST))
             yield
 
     # --- the loop -----------------------------------------------------------------------------------------------------
@@ -220,6 +234,37 @@ class Server:
         self._links[link.peer] = link
         self._inbox.append((link, frames))
         self._plan_turn()
+
+    def _accept_pushed(self, link: Link, frames: Frames) -> None:
+        self._pushed.append((link, frames))
+        self._plan_turn()
+
+    @property
+    def _wants_pushed(self) -> bool:
+        """As the loop of `replayd.server` decides it."""
+        return self.service.wants_inserts and not self._keeper.is_behind and self._keeper.wants_inserts
+
+    def _take_pushed(self, now: float) -> list[tuple[Peer, dict[str, Any]]]:
+        taken = []
+        for _ in range(min(len(self._pushed), MESSAGES_A_TURN)):
+            for table in self.service.tables.values():
+                parked = sum(len(pending) for pending in table.pending_inserts)
+                assert parked < PENDING_AT_MOST, f"what is pushed is taken, and {parked} items wait at {table.name}"
+            link, frames = self._pushed.popleft()
+            assert isinstance(link.socket, Pusher)
+            link.socket.was_read(link)
+            taken.append((None, msgpack.unpackb(frames[0])))
+            self._reception.take(None, [zmq.Frame(frame) for frame in frames], now)
+            if not self.service.wants_inserts:
+                break
+        self._reception.settle(now)
+        self.met["pushed message"] += len(taken)
+        return taken
+
+    def _hear_of_fault(self, fault: Fault, now: float) -> None:
+        """Nobody else hears of what becomes of a pushed message."""
+        assert fault.error.code == "table_full", f"a pushed message was refused: {fault.error}"
+        self.met["pushed message without room"] += 1
 
     def _plan_turn(self) -> None:
         if self.is_up and not self._turn_planned:
@@ -233,7 +278,11 @@ class Server:
             return
         self._turn_planned = False
         now = self._world.now
-        taken = []
+        taken: list[tuple[Peer, dict[str, Any]]] = []
+        present = {link.peer for link, _ in self._inbox}
+        # All that they had sent was taken in an earlier turn.
+        gone = self._left - present
+        wants_pushed = self._wants_pushed
         for _ in range(0 if self._keeper.is_behind else min(len(self._inbox), MESSAGES_A_TURN)):
             link, frames = self._inbox.popleft()
             header = msgpack.unpackb(frames[0])
@@ -242,9 +291,14 @@ class Server:
             self.met[header["op"]] += 1
             self._reception.take(link.peer, [zmq.Frame(frame) for frame in frames], now)
         self._reception.settle(now)
+        if wants_pushed:
+            taken += self._take_pushed(now)
+        elif self._pushed:
+            self.met["pushed message left unread"] += 1
         due = [self._reception.end_turn(now), self._keeper.turn(now)]
         replies = self.service.drain()
-        self.history.turn(now, taken, replies, self.service.tables.values())
+        self._check_that_nobody_draws_for(gone, replies)
+        self.history.turn(now, taken, replies, self.service.tables.values(), self._recorder.take_pushed())
         self._turns += 1
         if self._turns % PROVEN_EACH == 0:
             self.service.validate()
@@ -256,11 +310,49 @@ class Server:
                 self.answers[peer, reply.id] += 1
                 if link.alive:
                     link.to_client(joined(encode(reply)))
-        if self._inbox:
+        if self._inbox or (self._pushed and self._wants_pushed):
             self._plan_turn()
         for at in due:
             if at is not None:
                 self._world.at(at, lambda: self._plan_turn() if self._life == life else None)
+
+    def _check_that_nobody_draws_for(self, gone: set[Peer], replies: Sequence[tuple[Peer, Reply]]) -> None:
+        for peer, reply in replies:
+            assert not (isinstance(reply, Sampled) and peer in gone), "items were drawn for a peer that had left"
+        for table in self.service.tables.values():
+            for request in table.pending_samples:
+                assert request.peer not in gone, f"a sample of {table.name} waits for a peer that has left"
+
+
+class _Recorder:
+    """The journal, if there is one, and which pushed messages it was told of: those that were accepted."""
+
+    def __init__(self, journal: Journal | None) -> None:
+        self._journal = journal
+        self._pushed: set[tuple[bytes, int]] = set()
+
+    def record(self, peer: Peer, op: str, frames: Any, now: float, *, goes_on: bool) -> None:
+        if peer is None:
+            header = msgpack.unpackb(bytes(frames[0]))
+            self._pushed.add((header["stream"], header["seq"]))
+        if self._journal is not None:
+            self._journal.record(peer, op, frames, now, goes_on=goes_on)
+
+    def refusal(self, op: str) -> PeerError | None:
+        return None if self._journal is None else self._journal.refusal(op)
+
+    def record_read(self, peer: Peer, nbytes: int, replies: int) -> None:
+        if self._journal is not None:
+            self._journal.record_read(peer, nbytes, replies)
+
+    def end_turn(self, now: float, *, is_due: bool) -> None:
+        if self._journal is not None:
+            self._journal.end_turn(now, is_due=is_due)
+
+    def take_pushed(self) -> set[tuple[bytes, int]]:
+        """Stream and number of each since the last time."""
+        pushed, self._pushed = self._pushed, set()
+        return pushed
 
 
 class _Keeper(Keeper):

@@ -137,6 +137,9 @@ class Simulation:
     def _check_what_clients_know(self) -> None:
         """The tables are what the server's history says; so must be what it told its clients."""
         history, known = self.server.history, self.traffic.known
+        pushed = {item for item in known.pushed if item[1] in history.contents.tables[item[0]].accepted}
+        assert history.pushed_items <= known.pushed, "items were pushed by nobody"
+        self.server.met["pushed item"] += len(pushed)
         for item in known.acknowledged:
             table, number = item
             assert item in history.acknowledged, f"item {number} of {table} passes for acknowledged, and nobody said so"

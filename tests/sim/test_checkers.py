@@ -20,6 +20,8 @@ from replayd.journal import Journal
 from replayd.messages import Failed, Result
 from replayd.rate_limiters import RateLimiter
 from replayd.service import Service
+from replayd.table import Table
+from replayd_client.interruptible import InterruptibleConnection
 from tests.sim.disk import Disk
 from tests.sim.simulation import Simulation
 
@@ -202,12 +204,62 @@ def answer_checkpoints_early(patch: Patch) -> None:
     instead(patch, Checkpoints, "_freeze", freeze)
 
 
+# --- those who push, and those who read ahead ------------------------------------------------------------------------
+
+
+def apply_a_pushed_message_twice(patch: Patch) -> None:
+    is_due = each_nth(2)
+
+    def handle(before: Any, service: Service, peer: Any, op: str, request: Any, now: float) -> Any:
+        if peer is None and is_due():
+            before(service, peer, op, replace(request, stream=request.stream[::-1]), now)
+        return before(service, peer, op, request, now)
+
+    instead(patch, Service, "handle", handle)
+
+
+def forget_what_was_pushed_in_the_journal(patch: Patch) -> None:
+    def record(before: Any, journal: Journal, peer: Any, *arguments: Any, **named: Any) -> None:
+        if peer is not None:
+            before(journal, peer, *arguments, **named)
+
+    instead(patch, Journal, "record", record)
+
+
+def take_what_is_pushed_for_a_full_table(patch: Patch) -> None:
+    patch.setattr(Table, "is_congested", False)
+
+
+def take_what_is_pushed_and_cannot_be_kept(patch: Patch) -> None:
+    patch.setattr(Journal, "wants_inserts", True)
+
+
+def leave_without_a_word(patch: Patch) -> None:
+    """A dataset does not take back what it has asked for."""
+    patch.setattr(InterruptibleConnection, "withdraw", lambda connection, wait_s=0.0: None)
+
+
+def take_nothing_back(patch: Patch) -> None:
+    """The server only says so."""
+
+    def withdraw(service: Service, peer: Any, request: Any, now: float) -> None:
+        service.reply(peer, Result("withdraw", request.id))
+
+    patch.setattr(Service, "_withdraw", withdraw)
+
+
 BROKEN = [
     (lose_an_item, None, "items are lost"),
-    (apply_a_resend_again, None, "items and|inserted twice|were given|the queue gave"),
+    (apply_a_resend_again, None, "items and|inserted twice|were given|the queue gave|was drawn"),
     (answer_twice, None, "answered|was drawn|drawn with"),
     (never_answer, None, "without an answer"),
     (give_a_sample_again, None, "the queue gave|what came was not"),
+    (apply_a_pushed_message_twice, "pushed", "items are lost|items and"),
+    (forget_what_was_pushed_in_the_journal, "sync", "ledger|queue|band|turns were promised"),
+    (take_what_is_pushed_for_a_full_table, "pushed", "is taken, and"),
+    (take_what_is_pushed_and_cannot_be_kept, "pushed and not kept", "a pushed message was refused"),
+    (leave_without_a_word, None, "has left|had left"),
+    (take_nothing_back, None, "has left|had left"),
     (leak_chunks, None, "reference counts|partition the capacity"),
     (let_all_inserts_pass, None, "more was inserted than the band lets"),
     (let_all_samples_pass, None, "more was sampled than the band lets"),
@@ -227,21 +279,28 @@ BROKEN = [
 ]
 
 
-def seeds_of(mode: str | None) -> Iterator[Simulation]:
-    """Worlds in which something can go wrong with this mode of the journal."""
+def seeds_of(where: str | None) -> Iterator[Simulation]:
+    """Worlds in which something can go wrong with this mode of the journal, or with what is pushed."""
     for seed in range(SEEDS):
         simulation = Simulation(seed)
-        if mode is None or (simulation.server.options.mode == mode and simulation.crashes):
+        mode, pushes = simulation.server.options.mode, simulation.traffic.pushes
+        conditions = {
+            None: True,
+            mode: simulation.crashes,
+            "pushed": pushes,
+            "pushed and not kept": pushes and mode == "sync" and simulation.disk_fails,
+        }
+        if conditions.get(where):
             yield simulation
 
 
 @pytest.mark.parametrize(
-    ("break_a_rule", "mode", "words"),
+    ("break_a_rule", "where", "words"),
     BROKEN,
-    ids=[f"{work.__name__} {mode or ''}".strip().replace("_", " ") for work, mode, _ in BROKEN],
+    ids=[f"{work.__name__} {where or ''}".strip().replace("_", " ") for work, where, _ in BROKEN],
 )
-def test_a_broken_rule_is_noticed(break_a_rule: Callable[[Patch], None], mode: str | None, words: str) -> None:
+def test_a_broken_rule_is_noticed(break_a_rule: Callable[[Patch], None], where: str | None, words: str) -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError, match=words):
         break_a_rule(patch)
-        for simulation in seeds_of(mode):
+        for simulation in seeds_of(where):
             simulation.run()

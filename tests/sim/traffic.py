@@ -10,19 +10,25 @@ import contextlib
 import itertools
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import msgpack
 import numpy as np
 
 from replayd import rate_limiters, selectors
 from replayd.rate_limiters import RateLimiter
 from replayd.table import Table
+from replayd_client.array_messages import BLOB_RECORD, ChunkBatch, ItemBatch
+from replayd_client.array_wire import encode_insert
 from replayd_client.client import Client
+from replayd_client.dataset import Dataset
 from replayd_client.errors import ReplaydError, TableFullError
+from replayd_client.sampling import SampleBatch
 from replayd_client.trajectory_writer import TrajectoryWriter
 from tests.sim.clients import Crew, Machine
 from tests.sim.contents import QUEUE
-from tests.sim.network import Faults
+from tests.sim.network import Faults, Frames, Pusher
 from tests.sim.world import World
 
 LEDGER, BAND = "ledger", "band"
@@ -37,6 +43,8 @@ class Known:
     acknowledged: set[tuple[str, int]] = field(default_factory=set)
     consumed: Counter[int] = field(default_factory=Counter)
     """Those that came out of the queue."""
+    pushed: set[tuple[str, int]] = field(default_factory=set)
+    """Those that were sent and that nobody answers for."""
     done: Counter[str] = field(default_factory=Counter)
     """What was done with success, by its name."""
 
@@ -54,6 +62,13 @@ class Traffic:
         self._band = {"samples_per_insert": spi, "min_diff": -2 * spi - 4, "max_diff": 5 * spi + 4}
         self._meddles = world.random.random() < 0.5
         """Whether the operator changes anything."""
+        kinds = [*3 * [self._write_steps, self._write_batches], *2 * [self._push]]
+        self._writers = [world.random.choice(kinds) for _ in range(world.random.randint(1, 3))]
+
+    @property
+    def pushes(self) -> bool:
+        """Whether a writer does."""
+        return self._push in self._writers
 
     def tables(self) -> list[Table]:
         """As they are configured."""
@@ -67,10 +82,10 @@ class Traffic:
     def begin(self) -> None:
         """Everybody starts to work."""
         random = self._world.random
-        for n in range(random.randint(1, 3)):
-            self._start(f"writer {n}", random.choice([self._write_steps, self._write_batches]))
+        for n, work in enumerate(self._writers):
+            self._start(f"writer {n}", work)
         for n in range(random.randint(1, 2)):
-            self._start(f"learner {n}", self._learn)
+            self._start(f"learner {n}", random.choice([self._learn, self._learn, self._learn, self._read_ahead]))
         self._start("consumer", self._consume)
         self._start("operator", self._operate)
 
@@ -85,8 +100,11 @@ class Traffic:
 
     @property
     def _writers_are_done(self) -> bool:
-        writers = [machine for machine in self._crew.machines if machine.threads[0].name.startswith("writer")]
-        return all(machine.is_done or machine.host.down for machine in writers)
+        return self._are_done("writer")
+
+    def _are_done(self, role: str) -> bool:
+        those = [machine for machine in self._crew.machines if machine.threads[0].name.startswith(role)]
+        return all(machine.is_done or machine.host.down for machine in those)
 
     # --- writers ------------------------------------------------------------------------------------------------------
 
@@ -156,6 +174,28 @@ class Traffic:
                 self.known.acknowledged.update(itertools.product(tables, numbers))
             self._world.sleep(random.uniform(0, 0.5))
 
+    def _push(self, client: Client) -> None:
+        """Items for which nobody answers, by messages of one stream or two."""
+        random = self._world.random
+        socket = Pusher(self._crew.running.host)
+        while not self._faults.rest:
+            stream = random.randbytes(16)
+            for seq in range(random.randint(5, 100)):
+                numbers = [next(self._numbers) for _ in range(random.randint(1, _MOST_PUSHED))]
+                tables = self._some_tables()
+                frames = _pushed_frames(stream, seq, numbers, tables)
+                # Of what is given up here the server sees that it is missing.
+                tries = random.randint(1, 100)
+                while tries and not socket.send(frames):
+                    tries -= 1
+                    self._world.sleep(0.1)
+                if tries:
+                    self.known.pushed.update(itertools.product(tables, numbers))
+                if self._faults.rest:
+                    break
+                self._world.sleep(5.0 if random.random() < 0.01 else random.uniform(0, 0.3))
+        socket.close(1000)
+
     def _some_tables(self) -> list[str]:
         # A table whose side is blocked holds up the whole writer, so the ledger is in each choice.
         return [LEDGER, *self._world.random.choice([[], [], [], [QUEUE], [BAND]])]
@@ -180,6 +220,33 @@ class Traffic:
                     self.known.done["update"] += answer.updated
                     self.known.done["delete"] += answer.deleted
             self._world.sleep(random.uniform(0, 0.3))
+
+    def _read_ahead(self, client: Client) -> None:
+        """Datasets, which keep samples asked ahead, and end at some moment, whatever they wait for."""
+        random = self._world.random
+        while not (self._faults.rest and self._writers_are_done):
+            table = random.choice([LEDGER, BAND, QUEUE])
+            dataset = client.dataset(
+                table,
+                random.randint(1, 5),
+                prefetch_batches=random.choice([0, 1, 4, "auto"]),
+                timeout_ms=random.choice([None, 300, 3000]),
+            )
+            self._crew.running.spawn("closer", partial(self._close_later, dataset))
+            with contextlib.suppress(ReplaydError):
+                for batch in dataset:
+                    numbers = batch.data["x"][:, 0]
+                    assert np.array_equal(numbers, batch.info.priority // 1), "an item came with another one's data"
+                    if table == QUEUE:
+                        self.known.consumed.update(numbers.astype(int).tolist())
+                    self._world.sleep(random.uniform(0, 0.3))
+            dataset.close()
+            assert dataset.ended_by is not None
+            self.known.done[f"dataset ended: {dataset.ended_by.reason}"] += 1
+
+    def _close_later(self, dataset: Dataset[SampleBatch]) -> None:
+        self._world.sleep(self._world.random.uniform(0, 4.0))
+        dataset.close()
 
     def _consume(self, client: Client) -> None:
         """Takes each item of the queue once."""
@@ -240,6 +307,10 @@ class Traffic:
 
     def _put_right(self, client: Client) -> None:
         """Settings as they were configured; a band that was changed begins anew."""
+        while not self._are_done("operator"):
+            self._world.sleep(1.0)
+        # What he sent last may still be on its way.
+        self._world.sleep(self._faults.slowest_s + 1.0)
         as_was = {**self._band, "min_size_to_sample": 2, "max_size": 40, "max_bytes": None, "when_full": "evict"}
         while True:
             try:
@@ -252,3 +323,28 @@ class Traffic:
         while not self._writers_are_done:
             self._world.sleep(1.0)
         self._peek(client, LEDGER)
+
+
+_MOST_PUSHED = 4
+_SCHEMA = msgpack.packb([[["x"], "float64", []]])
+
+
+def _pushed_frames(stream: bytes, seq: int, numbers: list[int], tables: list[str]) -> Frames:
+    """An insert of a chunk for each number, which is in items of all these tables."""
+    n, first = len(numbers), seq * _MOST_PUSHED
+    records = np.zeros(n, BLOB_RECORD)
+    records["stored_bytes"] = 8
+    body = [np.array(numbers, "<f8").tobytes()]
+    chunks = ChunkBatch(first, np.ones(n, np.int64), [_SCHEMA], records.tobytes(), body)
+    all = len(tables) * n
+    items = ItemBatch(
+        tables,
+        chunk=np.tile(np.arange(first, first + n), len(tables)),
+        length=np.ones(all, np.int64),
+        priority=np.tile(np.array(numbers, np.float64), len(tables)),
+        table_of=np.repeat(np.arange(len(tables)), n),
+    )
+    header, *payloads = map(bytes, encode_insert(0, stream, seq, first + n, chunks, items))
+    # Who pushes has no use for an id.
+    fields = {name: value for name, value in msgpack.unpackb(header).items() if name != "id"}
+    return [msgpack.packb(fields), *payloads]
