@@ -16,8 +16,9 @@ from replayd.capacity import Capacity, with_overhead
 from replayd.chunks import ChunkStore
 from replayd.columns import Schema, Signature, path_text
 from replayd.errors import BadPriority, BadRequest, MissingChunk, SignatureMismatch
+from replayd.leases import Leases
 from replayd.limits import CHUNK_ROWS, LEASED_BYTES, PRIORITY_MAX, REFERENCES
-from replayd.messages import ChunkBatch, Float64s, InsertRun, Int64s, ItemBatch, Uint64s
+from replayd.messages import ChunkBatch, Float64s, InsertRun, Int64s, ItemBatch, Peer, Uint64s
 from replayd.signature import check_signature
 from replayd.slots import all_true, total
 from replayd.streams import Stream
@@ -37,9 +38,9 @@ def check_priorities(priorities: Float64s, keys: Uint64s | None = None) -> None:
     )
 
 
-def check_chunks(stream: Stream | None, batch: ChunkBatch, store: ChunkStore) -> None:
+def check_chunks(stream: Stream | None, batch: ChunkBatch) -> None:
     """New chunks must continue the stream: numbers ahead of those it has, schemas that extend each other."""
-    held = 0 if stream is None else total(store.nbytes[stream.slots])
+    held = 0 if stream is None else stream.leased_bytes
     LEASED_BYTES.check(held + total(batch.nbytes))
     previous = None if stream is None else stream.schema
     if stream is not None and batch.first < stream.next_number:
@@ -51,6 +52,19 @@ def check_chunks(stream: Stream | None, batch: ChunkBatch, store: ChunkStore) ->
         if previous is not None and schema.blob != previous.blob and not schema.extends(previous):
             raise BadRequest("a schema does not extend the stream's earlier one: columns may be added, not changed")
         previous = schema
+
+
+def check_leases(
+    peer: Peer, stream: Stream | None, batch: ChunkBatch, keep_from: int, store: ChunkStore, leases: Leases
+) -> None:
+    """Raise LimitExceeded if the peer, or all of them, would hold too much by what the stream goes on keeping."""
+    kept = 0 if keep_from >= batch.first + len(batch) else total(batch.nbytes[max(0, keep_from - batch.first) :])
+    if kept == 0 or stream is None:
+        leases.check(peer, kept, 0)
+        return
+    gone = stream.slots[: int(stream.numbers.searchsorted(keep_from))]
+    brings = 0 if stream.peer == peer else stream.leased_bytes
+    leases.check(peer, kept - total(store.nbytes[gone]), brings)
 
 
 def check_capacity(

@@ -20,6 +20,7 @@ from replayd.admission import (
     check_capacity,
     check_chunks,
     check_items,
+    check_leases,
     check_own_windows,
     check_priorities,
 )
@@ -29,7 +30,7 @@ from replayd.columns import Signature, Template
 from replayd.errors import BadRequest, PeerError, SequenceGap, UnknownTable
 from replayd.interned import Interned
 from replayd.items import Keys
-from replayd.limits import CHUNK_BYTES, COLUMN_BYTES, ITEM_BYTES, LEASED_BYTES, STREAMS, WINDOW_BYTES, WINDOW_MESSAGES
+from replayd.limits import CHUNK_BYTES, COLUMN_BYTES, ITEM_BYTES, LEASED_BYTES, WINDOW_BYTES, WINDOW_MESSAGES
 from replayd.messages import Insert, InsertRun, Int64s, ItemBatch, Likeness, Peer
 from replayd.pending import ENTER_TOGETHER, PendingInsert
 from replayd.reports import Counters
@@ -74,7 +75,8 @@ class Intake:
             self._accounts.check_insert(peer, request.nbytes)
         tables = self._named(request.items)
         if request.chunks:
-            check_chunks(stream, request.chunks, self._chunks)
+            check_chunks(stream, request.chunks)
+            check_leases(peer, stream, request.chunks, request.keep_from, self._chunks, self._streams.leases)
         if request.items:
             check_items(request.items, stream, request.chunks, self._chunks, _signatures(tables))
             if any(table.capacity.largest_item_bytes is not None for table in tables):
@@ -103,6 +105,7 @@ class Intake:
             ticket.askers.append((peer, request.id))
             self._accounts.open_insert(peer, request.nbytes)
         self._chunks.unlease(stream.shorten(request.keep_from))
+        self._streams.weigh(stream, peer)
         return ticket, list(dict.fromkeys(tables))
 
     def accept_run(self, run: InsertRun, now: float) -> AcceptedRun | None:
@@ -151,6 +154,8 @@ class Intake:
             together = Ticket(key, len(run.items), int(run.nbytes.sum()), len(run.items), [], 0, None)
             whole = self._hold(run.items, first_slots, together, now)
         self._chunks.unlease(gone)
+        for stream, peer in zip(streams, lanes.owners, strict=True):
+            self._streams.weigh(stream, peer)
         is_in = whole is None or (len(tables) == 1 and _enter_at_once(whole, tables[0], now))
         tickets = self._issue(run, lanes, streams, key, is_in)
         if whole is not None and run.items is not None and not is_in:
@@ -188,7 +193,7 @@ class Intake:
             return None
         lanes = _Lanes.of_run(run)
         order, firsts = lanes.order, lanes.firsts
-        if any(n not in lanes.begins for n in own.reach_back):
+        if lanes.change_hands or any(n not in lanes.begins for n in own.reach_back):
             return None
         starts, seqs, numbers = run.chunk_starts, run.seqs[order], run.firsts[order]
         ends = numbers + (run.chunk_ends - starts)[order]
@@ -201,8 +206,15 @@ class Intake:
         nbytes = np.add.reduceat(np.add.reduceat(run.chunks.nbytes, starts)[order], firsts).tolist()
         counts = np.add.reduceat((run.chunk_ends - starts)[order], firsts).tolist()
         heads = zip(lanes.ids, seqs[firsts].tolist(), numbers[firsts].tolist(), schema_of[firsts].tolist(), strict=True)
+        # As a rule streams keep nothing of what they bring; else it counts as if they kept all.
+        keeps = np.logical_or.reduceat(run.keep_froms[order] < ends, firsts)
+        grows = np.where(keeps, nbytes, 0).tolist()
+        growth: dict[Peer, int] = {}
         opened = 0
-        for (id, seq, number, schema), held, chunks in zip(heads, nbytes, counts, strict=True):
+        for (id, seq, number, schema), held, chunks, grown, owner in zip(
+            heads, nbytes, counts, grows, lanes.owners, strict=True
+        ):
+            growth[owner] = growth.get(owner, 0) + grown
             stream = self._streams.get(id)
             if stream is None:
                 if seq != 0 or self._streams.accepted(id, seq) is not None:
@@ -213,13 +225,15 @@ class Intake:
                     return None
                 if stream.schema is not None and stream.schema.blob != run.chunks.schemas[schema].blob:
                     return None
-                held += total(self._chunks.nbytes[stream.slots]) if len(stream.slots) else 0
+                if grown and stream.leased_bytes and stream.peer != owner:
+                    return None
+                held += stream.leased_bytes
                 chunks += len(stream.slots)
             # No item shows more than all of its stream's chunks, none of which has more columns than the last ones.
             each = CHUNK_BYTES + COLUMN_BYTES * len(run.chunks.schemas[schema].columns)
             if held > LEASED_BYTES.value or (least is not None and held + each * chunks + ITEM_BYTES > least):
                 return None
-        if len(self._streams) + opened > STREAMS.value or not self._fit_windows(run):
+        if opened > self._streams.room or not self._streams.leases.fit(growth) or not self._fit_windows(run):
             return None
         return lanes
 
@@ -354,18 +368,30 @@ class _Lanes:
     """Where each lane begins in that order."""
     begins: list[int]
     """Each lane's first message."""
+    owners: list[Peer]
+    """Whose each lane is then."""
+    change_hands: bool
+    """One of them has messages of several peers, who do not push."""
 
     @classmethod
     def of_run(cls, run: InsertRun) -> _Lanes:
         if len(set(run.streams)) == 1:
-            return cls([run.streams[0]], np.zeros(len(run), np.int64), slice(None), np.zeros(1, np.int64), [0])
+            of_all, whose = np.zeros(len(run), np.int64), {peer: None for peer in run.peers if peer is not None}
+            owner, change_hands = next(iter(whose), None), len(whose) > 1
+            return cls([run.streams[0]], of_all, slice(None), np.zeros(1, np.int64), [0], [owner], change_hands)
         begins: dict[bytes, int] = {}
-        for n, id in enumerate(run.streams):
+        owners: dict[bytes, Peer] = {}
+        change_hands = False
+        for n, (id, peer) in enumerate(zip(run.streams, run.peers, strict=True)):
             begins.setdefault(id, n)
+            if owners.setdefault(id, peer) is None:
+                owners[id] = peer
+            change_hands = change_hands or (peer is not None and owners[id] != peer)
         lane_of = dict(zip(begins, range(len(begins)), strict=True))
         of = np.array([lane_of[id] for id in run.streams])
         order = of.argsort(kind="stable")
-        return cls(list(begins), of, order, of[order].searchsorted(np.arange(len(begins))), list(begins.values()))
+        firsts = of[order].searchsorted(np.arange(len(begins)))
+        return cls(list(begins), of, order, firsts, list(begins.values()), list(owners.values()), change_hands)
 
     def each(self) -> list[list[int]]:
         """The messages of each lane, of which there are several."""

@@ -91,6 +91,12 @@ UNREAD_REPLIES = Limit(
     "unread_replies", 128, "replies with payload that a peer has not read, from which on its samples wait"
 )
 LEASED_BYTES = Limit("leased_bytes", 1 << 30, "payload a stream may keep at or above its keep_from, its items aside")
+PEER_LEASED_BYTES = Limit(
+    "peer_leased_bytes", 4 << 30, "the same of all streams of one peer: 20 MiB each of 200; at most half of all"
+)
+ALL_LEASED_BYTES = Limit(
+    "all_leased_bytes", 16 << 30, "the same of all streams; with a max_bytes half of that, and at least 512 MiB"
+)
 PENDING_BYTES = Limit("pending_bytes", 1 << 30, "bytes of the messages parked at one table before PULL is left unread")
 PENDING_INSERTS = Limit("pending_inserts", 65536, "items parked at one table before PULL is left unread")
 STREAMS = Limit("streams", 65536, "open streams; each costs memory until its lease ends")
@@ -103,6 +109,11 @@ MAX_WAIT_MS = Limit(
 )
 
 LIMITS: tuple[Limit, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Limit))
+
+ALL_LEASED_SHARE, ALL_LEASED_LEAST = 0.5, 512 * MIB
+"""What all streams may hold of a server's `max_bytes` besides, and what they may in any case: two peers one largest
+message each. A table that cannot hold twice what its writers are at work on evicts what they have just written.
+"""
 
 PRIORITY_MAX = 1e90
 """Largest priority: with the largest priority exponent (3) and 2^32 items the sum of weights stays finite."""

@@ -141,8 +141,9 @@ def _bytes_when_full(table: Table) -> int:
     return full if table.capacity.max_bytes is None else min(full, table.capacity.max_bytes)
 
 
-def report_hello(server_id: bytes, version: str, lease_s: float, tables: Iterable[Table]) -> dict[str, Any]:
+def report_hello(server_id: bytes, version: str, streams: Streams, tables: Iterable[Table]) -> dict[str, Any]:
     """What `hello` says (protocol.md §6.1)."""
+    leases = streams.leases
     return {
         "server_id": server_id,
         "server": f"replayd {version}",
@@ -150,9 +151,9 @@ def report_hello(server_id: bytes, version: str, lease_s: float, tables: Iterabl
         "codecs": list(CODECS),
         "window_messages": WINDOW_MESSAGES.value,
         "window_bytes": WINDOW_BYTES.value,
-        "lease_ms": int(lease_s * 1000),
+        "lease_ms": int(streams.lease_s * 1000),
         "max_wait_ms": MAX_WAIT_MS.value,
-        "limits": {limit.name: limit.value for limit in LIMITS},
+        "limits": {limit.name: limit.value for limit in (*LIMITS, leases.of_peer, leases.of_all)},
         "tables": {table.name: _signature(table) for table in tables},
     }
 

@@ -22,6 +22,7 @@ from replayd.errors import BadRequest, Fault, PeerError, ShuttingDown, Withdrawn
 from replayd.intake import Intake, table_named
 from replayd.interned import Interned
 from replayd.items import FIRST_KEY, Keys
+from replayd.leases import Leases
 from replayd.limits import LEASE_S, MAX_WAIT_MS, SAMPLES, UPDATES, WISH_ROUNDS
 from replayd.messages import (
     Checkpoint,
@@ -89,7 +90,7 @@ class Service:
         self.faults: list[Fault] = []
         """What extensions did wrong, for the log; the shell takes them too, and limits how often it tells."""
         self.chunks = ChunkStore()
-        self.streams = Streams(self.chunks, lease_s)
+        self.streams = Streams(self.chunks, lease_s, Leases.within(max_bytes))
         self.templates: Interned[Template] = Interned()
         self.capacity = ServerCapacity(self.chunks, max_bytes)
         self.tables = {table.name: table for table in tables}
@@ -253,7 +254,7 @@ class Service:
 
     def _hello(self, peer: Peer, request: Hello, now: float) -> None:
         self._names.greet(peer, request.client)
-        fields = report_hello(self.server_id, self.version, self.streams.lease_s, self.tables.values())
+        fields = report_hello(self.server_id, self.version, self.streams, self.tables.values())
         self._outbox.append((peer, Result("hello", request.id, fields)))
 
     def _insert(self, peer: Peer, request: Insert, now: float) -> None:
@@ -396,7 +397,7 @@ class Service:
                 outcome.ticket.waiting -= outcome.items
                 if outcome.ticket.waiting == 0:
                     if outcome.ticket.stream is not None:
-                        outcome.ticket.stream.settle(outcome.ticket)
+                        self.streams.settle(outcome.ticket.stream, outcome.ticket)
                     self._acknowledge(outcome.ticket)
             elif isinstance(outcome, HeldBack):
                 outcome.request.is_held = True

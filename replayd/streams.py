@@ -18,8 +18,10 @@ from replayd.chunks import NO_SLOT, ChunkStore
 from replayd.columns import Schema
 from replayd.episodes import LastEpisode
 from replayd.errors import UnknownStream
+from replayd.leases import Leases
 from replayd.limits import STREAMS, STREAMS_REMEMBERED, WINDOW_MESSAGES
 from replayd.messages import Int64s, Peer
+from replayd.slots import total
 from replayd.state import Later, State, packed, unpacked
 
 
@@ -59,6 +61,10 @@ class Stream:
     """The least number that its next chunk may have."""
     numbers: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     slots: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    leased_bytes: int = 0
+    """Payload of these."""
+    peer: Peer = None
+    """Who wrote to it last; None: only PUSH has, or nobody since the server began."""
     schema: Schema | None = None
     last_episode: LastEpisode = field(default_factory=LastEpisode)
     parked: int = 0
@@ -126,12 +132,16 @@ class Stream:
 class Streams:
     """The open streams, the longest silent first."""
 
-    def __init__(self, chunks: ChunkStore, lease_s: float) -> None:
+    def __init__(self, chunks: ChunkStore, lease_s: float, leases: Leases) -> None:
         self.lease_s = lease_s
+        self.leases = leases
         self.expired = 0
         self._chunks = chunks
         self._streams: OrderedDict[bytes, Stream] = OrderedDict()
         self._ended: OrderedDict[bytes, Stream] = OrderedDict()
+        """The last of those whose lease is over, with what is remembered of their messages."""
+        self._waiting: dict[bytes, Stream] = {}
+        """All of those whose lease is over and whose messages are parked: resent, they must not look like new data."""
         self._next_uid = 0
 
     def __len__(self) -> int:
@@ -151,9 +161,14 @@ class Streams:
             raise UnknownStream(f"stream {id.hex()} is not open here", stream=id)
         return stream
 
+    @property
+    def room(self) -> int:
+        """How many more may be opened."""
+        return STREAMS.value - len(self._streams) - len(self._waiting)
+
     def check_open(self) -> None:
         """Raise LimitExceeded if no further stream may be opened."""
-        STREAMS.check(len(self._streams) + 1)
+        STREAMS.check(STREAMS.value - self.room + 1)
 
     def open(self, id: bytes, now: float) -> Stream:
         """A new stream of this id, which is not open; its lease begins now."""
@@ -169,16 +184,41 @@ class Streams:
 
     def accepted(self, id: bytes, seq: int) -> Ticket | None:
         """The message of this number, if it is among the last that were accepted; also of a stream its lease ended."""
-        stream = self._streams.get(id) or self._ended.get(id)
+        stream = self._streams.get(id) or self._waiting.get(id) or self._ended.get(id)
         return None if stream is None else stream.find_accepted(seq)
+
+    def weigh(self, stream: Stream, peer: Peer) -> None:
+        """A message of this peer has changed which chunks a stream holds."""
+        nbytes = total(self._chunks.nbytes[stream.slots]) if len(stream.slots) else 0
+        if peer is None or peer == stream.peer:
+            self.leases.change(stream.peer, nbytes - stream.leased_bytes)
+        else:
+            self.leases.change(stream.peer, -stream.leased_bytes)
+            self.leases.change(peer, nbytes)
+            stream.peer = peer
+        stream.leased_bytes = nbytes
+
+    def settle(self, stream: Stream, ticket: Ticket) -> None:
+        """All items of a message of this stream are in their tables."""
+        stream.settle(ticket)
+        if stream.parked == 0 and self._waiting.get(stream.id) is stream:
+            del self._waiting[stream.id]
+            self._remember(stream)
 
     def close(self, stream: Stream) -> None:
         """The lease is over. Parked inserts keep their own holds."""
         del self._streams[stream.id]
         self._chunks.unlease(stream.slots)
-        # Its writer may have lost the connection, and with it the answers to what was applied.
-        self._ended[stream.id] = stream
         stream.numbers = stream.slots = stream.slots[:0]
+        self.weigh(stream, None)
+        # Its writer may have lost the connection, and with it the answers to what was applied.
+        if stream.parked:
+            self._waiting[stream.id] = stream
+        else:
+            self._remember(stream)
+
+    def _remember(self, stream: Stream) -> None:
+        self._ended[stream.id] = stream
         if len(self._ended) > STREAMS_REMEMBERED.value:
             self._ended.popitem(last=False)
 
@@ -189,10 +229,6 @@ class Streams:
             due = oldest.heard_at + self.lease_s
             if due > now:
                 return due
-            if oldest.parked:
-                # Its writer can do nothing but wait; were it forgotten, a resend would look like new data.
-                self.heard(oldest, now)
-                continue
             self.close(oldest)
             self.expired += 1
         return None
@@ -216,10 +252,10 @@ class Streams:
                 *(stream.numbers, stream.slots, stream.schema),
                 [*stream.accepted.values(), *stream.overdue.values()],
             )
-            for streams in (self._ended, self._streams)
+            for streams in (self._ended, self._waiting, self._streams)
             for stream in streams.values()
         ]
-        ended = len(self._ended)
+        ended = len(self._ended) + len(self._waiting)
         return {"next_uid": self._next_uid, "streams": Later(lambda: {"ended": ended, **_dump_streams(kept)})}
 
     def load(
@@ -229,13 +265,16 @@ class Streams:
         self._next_uid = state["next_uid"]
         self._streams.clear()
         self._ended.clear()
+        self._waiting.clear()
+        self.leases = Leases(self.leases.of_all, self.leases.of_peer)
         for n, stream in enumerate(_load_streams(state["streams"], there, make_schema, later_s)):
             (self._ended if n < state["streams"]["ended"] else self._streams)[stream.id] = stream
             self._chunks.leased[stream.slots] = True
+            self.weigh(stream, None)
 
     def tickets(self) -> dict[tuple[int, int], Ticket]:
         """All that are remembered, by their stream's small name and their number."""
-        streams = [*self._ended.values(), *self._streams.values()]
+        streams = [*self._ended.values(), *self._waiting.values(), *self._streams.values()]
         return {(s.uid, seq): ticket for s in streams for seq, ticket in (*s.accepted.items(), *s.overdue.items())}
 
     def loaded(self) -> None:
@@ -243,6 +282,9 @@ class Streams:
         for stream in (*self._ended.values(), *self._streams.values()):
             stream.overdue = {seq: ticket for seq, ticket in stream.overdue.items() if ticket.waiting}
             stream.parked = sum(t.waiting > 0 for t in (*stream.accepted.values(), *stream.overdue.values()))
+        self._waiting = {id: stream for id, stream in self._ended.items() if stream.parked}
+        for id in self._waiting:
+            del self._ended[id]
 
     def renew(self, now: float) -> None:
         """Each stream gets a whole lease: while the server was away nobody could be heard."""
@@ -253,7 +295,15 @@ class Streams:
         """Assert that the order of silence, chunks and what is remembered of messages are right."""
         heard = [stream.heard_at for stream in self]
         assert heard == sorted(heard), "streams are not in order of silence"
+        assert all(stream.parked for stream in self._waiting.values()), "a stream is kept for messages that are in"
+        assert not any(stream.parked for stream in self._ended.values()), (
+            "a stream may be forgotten whose message waits"
+        )
+        leases = Leases(self.leases.of_all, self.leases.of_peer)
         for stream in self:
+            leases.change(stream.peer, int(self._chunks.nbytes[stream.slots].sum()))
+        assert leases == self.leases, f"{self.leases} is not what streams hold, {leases}"
+        for stream in (*self, *self._waiting.values()):
             assert np.array_equal(self._chunks.number[stream.slots], stream.numbers), "chunk numbers and slots disagree"
             assert (np.diff(stream.numbers) > 0).all(), "chunk numbers do not rise"
             assert (stream.numbers < stream.next_number).all(), "a chunk is ahead of its stream"

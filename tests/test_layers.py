@@ -40,6 +40,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "intake",
         "items",
         "layouts",
+        "leases",
         "maximum",
         "pace",
         "payloads",

@@ -39,7 +39,7 @@ writer may cost in memory when the server does not keep up, and what its server 
 RETRY_S = (0.0, 0.01, 0.05, 0.25, 1.0)
 """Pauses before a message which the server put off goes again; the last one is repeated."""
 
-TRANSIENT_LIMITS = ("window_messages", "window_bytes", "streams")
+TRANSIENT_LIMITS = ("window_messages", "window_bytes", "streams", "all_leased_bytes")
 """Limits of the server that a message may meet now and not a moment later."""
 
 
@@ -203,6 +203,8 @@ class InsertStream:
         elif code == "unknown_stream":
             self._start_over(message, now)
         elif code == "limit_exceeded" and reply.error.detail.get("limit") in TRANSIENT_LIMITS:
+            if self._retries == len(RETRY_S):
+                log.warning("inserts wait, and are sent again until the server takes them: %s", reply.error)
             self._retry(message, message.seq, now)
         else:
             self._refused(message, reply.error, now)

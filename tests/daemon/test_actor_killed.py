@@ -68,6 +68,52 @@ def test_chunks_of_a_killed_actor_are_freed_when_its_lease_ends(start_daemon: St
         actor.communicate()
 
 
+PARKING_ACTOR = """
+import sys
+import numpy as np
+import replayd_client
+import replayd_client.errors
+
+client = replayd_client.Client(sys.argv[1])
+writer = client.trajectory_writer(num_keep_alive_refs=50, chunk_length=2)
+for step in range(41):
+    writer.append({"observation": np.random.rand(1000), "step": step})
+    if step in (20, 40):
+        writer.create_item("replay", 1.0, {"observation": writer.history["observation"][-3:]})
+try:
+    writer.flush(timeout_ms=500)
+except replayd_client.errors.DeadlineExceededError:
+    print("parked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_chunks_of_a_killed_actor_are_freed_though_its_insert_is_parked(
+    start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    config = tmp_path / "replayd.toml"
+    config.write_text('[server]\nlease = "2s"\n')
+    daemon = start_daemon("--config", str(config), "--table", "replay,preset=queue,max_size=1")
+    command = [sys.executable, "-c", PARKING_ACTOR, daemon.address]
+    actor = subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert actor.stdout is not None
+        assert actor.stdout.readline() == "parked\n"
+        with Client(daemon.address) as client:
+            assert client.info()["chunks"]["orphan_bytes"] > 0
+            actor.kill()
+            after = _info_when(client, lambda info: info["streams"]["open"] == 0)
+            assert after["chunks"]["orphan_bytes"] == 0
+            # What it had finished is there, and what waits goes in when there is room.
+            for _ in range(2):
+                [sample] = client.sample("replay", emit_timesteps=False)
+                assert sample.data[0].shape == (3, 1000)
+            assert client.info()["chunks"]["count"] == 0
+    finally:
+        actor.kill()
+        actor.communicate()
+
+
 def _info_when(client: Client, condition: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
     deadline = time.monotonic() + REPLY_S
     while not condition(info := client.info()):

@@ -13,6 +13,8 @@ import pytest
 
 from replayd import rate_limiters, selectors
 from replayd.header import Frames
+from replayd.leases import Leases
+from replayd.limits import Limit
 from replayd.messages import Peeked, Peer, Reply, Sampled
 from replayd.reception import Reception
 from replayd.service import Service
@@ -252,6 +254,25 @@ def test_messages_that_look_alike_do_what_they_do_one_by_one(seed: int) -> None:
         look_at_both(one, other, table, chance.randint(1, 3))
     one.validate()
     other.validate()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_messages_taken_together_are_bounded_by_leases_as_one_by_one(seed: int) -> None:
+    chance = Random(seed)
+    writers = [Writer(stream) for stream in STREAMS]
+    one, other = made(), made()
+    for service in (one, other):
+        service.streams.leases = Leases(Limit("all_leased_bytes", 9 + seed, ""), Limit("peer_leased_bytes", 15, ""))
+    turns = Turns(other)
+    for _ in range(8):
+        chosen = [chance.randrange(len(writers)) for _ in range(chance.randint(2, 6))]
+        # Streams go from one connection to another.
+        messages = [(PEERS[(n + chance.randrange(2)) % 3], writers[n].message(chance)) for n in chosen]
+        take_both_ways(one, turns, other, messages)
+        assert one.streams.leases == other.streams.leases
+        one.validate()
+        other.validate()
+    assert one.counters.refused + one.counters.pushes_refused > 0
 
 
 def take_both_ways(one: Service, turns: Turns, other: Service, messages: list[Message]) -> None:

@@ -318,7 +318,7 @@ def test_a_refused_message_is_reported_and_its_chunks_reach_the_server_for_later
     assert line.server.items == [2, 3]
 
 
-@pytest.mark.parametrize("limit", ["window_messages", "window_bytes", "streams"])
+@pytest.mark.parametrize("limit", ["window_messages", "window_bytes", "streams", "all_leased_bytes"])
 def test_a_limit_that_passes_by_itself_refuses_nothing(limit: str) -> None:
     line = Line()
     receipt = line.stream.put(chunk_batch(0, 1), item_batch([0], [7]), keep_from=0)
