@@ -247,9 +247,6 @@ class Server:
     def _take_pushed(self, now: float) -> list[tuple[Peer, dict[str, Any]]]:
         taken = []
         for _ in range(min(len(self._pushed), MESSAGES_A_TURN)):
-            for table in self.service.tables.values():
-                parked = sum(len(pending) for pending in table.pending_inserts)
-                assert parked < PENDING_AT_MOST, f"what is pushed is taken, and {parked} items wait at {table.name}"
             link, frames = self._pushed.popleft()
             assert isinstance(link.socket, Pusher)
             link.socket.was_read(link)
@@ -282,7 +279,11 @@ class Server:
         present = {link.peer for link, _ in self._inbox}
         # All that they had sent was taken in an earlier turn.
         gone = self._left - present
-        wants_pushed = self._wants_pushed
+        # Decided before other requests of this turn may park more.
+        wants_pushed = bool(self._pushed) and self._wants_pushed
+        for table in self.service.tables.values() if wants_pushed else ():
+            parked = sum(len(pending) for pending in table.pending_inserts)
+            assert parked < PENDING_AT_MOST, f"what is pushed is taken, and {parked} items wait at {table.name}"
         for _ in range(0 if self._keeper.is_behind else min(len(self._inbox), MESSAGES_A_TURN)):
             link, frames = self._inbox.popleft()
             header = msgpack.unpackb(frames[0])
