@@ -43,7 +43,7 @@ def test_a_file_without_faults_is_said_to_have_none(tmp_path: Path) -> None:
     assert (ended.exit_code, ended.stderr) == (0, "")
     assert "no faults" in ended.stdout
     assert "settings: none besides the defaults" in ended.stdout
-    assert "a: about 4.105 MiB when it is full (about 4304 bytes an item)" in ended.stdout
+    assert "a: about 4.105 MiB when it is full (about 4304 bytes an item of one chunk)" in ended.stdout
 
 
 def test_what_a_service_may_have_is_not_taken_for_what_is_seen_from_here(
@@ -168,6 +168,26 @@ def test_settings_are_told_with_where_they_were_made(tmp_path: Path, monkeypatch
     assert f"settings: {listen}, {level} besides the defaults" in run("check-config", path).stdout
     found = json.loads(run("check-config", path, "--json").stdout)["settings"]
     assert found[1] == {"key": "log.level", "value": "debug", "from": "REPLAYD_LOG_LEVEL"}
+
+
+def test_variables_of_options_of_serve_count_as_they_do_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLAYD_SERVE_PORT", "9000")
+    monkeypatch.setenv("REPLAYD_SERVE_TABLE", "b,max_size=3 c")
+    # The file is named: that of the environment need not be there.
+    monkeypatch.setenv("REPLAYD_SERVE_CONFIG", "/nowhere.toml")
+    path = write(tmp_path, '[[table]]\nname = "a"\n')
+    said = run("check-config", path).stdout
+    assert "settings: server.listen = 'tcp://127.0.0.1:9000' (REPLAYD_SERVE_PORT) besides the defaults" in said
+    assert [name for name in "abc" if f"  {name}: " in said] == ["a", "b", "c"]
+    doubt = run("doctor", "--config", path, "--timeout", "0", "--json").stdout
+    assert "tcp://127.0.0.1:9000" in doubt
+    monkeypatch.setenv("REPLAYD_SERVE_TABLE", "b,max_sise=3")
+    assert "did you mean" in run("check-config", path).stderr
+    monkeypatch.setenv("REPLAYD_SERVE_PORT", "many")
+    ended = run("check-config", path)
+    assert (ended.exit_code, "'--port'" in ended.stderr) == (os.EX_USAGE, True)
+    found = json.loads(run("doctor", "--config", path, "--timeout", "0", "--json").stdout)["findings"]
+    assert [each["state"] for each in found if "'--port'" in each["what"]] == ["fail"]
 
 
 def test_what_cannot_be_foretold_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
