@@ -30,7 +30,7 @@ from replayd.cli_info import COMMANDS as OF_A_DAEMON
 from replayd.cli_keys import keys
 from replayd.cli_operator import COMMANDS as OF_A_TABLE
 from replayd.cli_operator import fail
-from replayd.cli_options import ADDRESS_VARIABLE, variable_of
+from replayd.cli_options import ADDRESS_VARIABLE, variables_of
 from replayd.cli_store import COMMANDS as OF_A_STORE
 from replayd.cli_top import top
 from replayd.exit_codes import MEANINGS, Commands, of_keys, of_store
@@ -223,7 +223,7 @@ def serve(
                 journal=journal,
                 log_level=log_level,
                 log_format=log_format,
-                variables=_variables(click.get_current_context()),
+                variables=variables_of(click.get_current_context()),
             )
             config = read()
             built = build_tables(config)
@@ -290,12 +290,6 @@ def serve(
                 os.EX_SOFTWARE, "stopped by a fault of replayd itself; the lines above belong in a report of it"
             )
     announcer.end()
-
-
-def _variables(context: click.Context) -> dict[str, str]:
-    """The variable of each option that has its value from one, by the parameter's name."""
-    named = {option.name: variable_of(context, option) for option in context.command.params}
-    return {name: variable for name, variable in named.items() if name and variable}
 
 
 def _status_server(board: Board, config: Config) -> StatusServer:

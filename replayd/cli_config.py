@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from replayd.cli_operator import fail, print_json
+from replayd.cli_options import options_of_serve
 from replayd.wording import size_text
 
 
@@ -27,11 +28,12 @@ from replayd.wording import size_text
 def check_config(file: str | None, as_json: bool) -> None:
     """Check the settings of FILE and of the environment, as `replayd serve` would, and say all that is wrong.
 
-    Without FILE it is the one that REPLAYD_SERVE_CONFIG names, and without that the environment alone is checked. It
-    also tells what memory the tables will take, and warns where that is more than a process may have that is started
-    from here (a service's MemoryMax is not seen: its log and `replayd doctor` judge by that), and where this user could
-    not make or write the store; of faulty settings it judges all that is sound. Exit code 0 if `replayd serve` would
-    take the settings, with or without warnings, else 78.
+    Without FILE it is the one that REPLAYD_SERVE_CONFIG names, and without that the environment alone is checked, whose
+    variables of options, such as REPLAYD_SERVE_PORT, count too. It also tells what memory the tables will take, and
+    warns where that is more than a process may have that is started from here (a service's MemoryMax is not seen: its
+    log and `replayd doctor` judge by that), and where this user could not make or write the store; of faulty settings
+    it judges all that is sound. Exit code 0 if `replayd serve` would take the settings, with or without warnings, else
+    78, or 64 where a variable of an option has no value of its kind.
 
     \b
     Examples:
@@ -46,12 +48,13 @@ def check_config(file: str | None, as_json: bool) -> None:
     from replayd.forecast import forecast, is_bounded, memory_text, memory_warnings, resident_bytes, total_bytes
     from replayd.process import limit_bytes
 
+    options = options_of_serve(click.get_current_context())
     config: Config | None
     faulty: ConfigError | None = None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            config = read_config(file, environment=os.environ)
+            config = read_config(file, environment=os.environ, **options)
         except ConfigError as error:
             config, faulty = error.sound, error
     limit = limit_bytes()

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from replayd.cli_operator import print_json
-from replayd.cli_options import ADDRESS_VARIABLE, DEFAULT_ADDRESS, Time, endpoint_of
+from replayd.cli_options import ADDRESS_VARIABLE, DEFAULT_ADDRESS, Time, endpoint_of, options_of_serve
 from replayd.exit_codes import OF_FINDINGS
 
 INSTALLED = "/etc/replayd/replayd.toml"
@@ -66,11 +66,18 @@ def doctor(config_path: str | None, address: str | None, timeout_s: float, peers
         else:
             what = f"{INSTALLED}, of the service, cannot be read by this user: the defaults are looked at instead"
             service = [look.Finding("settings", look.WARN, what, "sudo -u replayd replayd doctor")]
+    try:
+        options = options_of_serve(click.get_current_context())
+    except click.UsageError as error:
+        options = {}
+        service.append(
+            look.Finding("settings", look.FAIL, f"of `serve`: {error.format_message()}", "correct the variable")
+        )
     if address is None:
-        config, _ = look.settings(config_path, os.environ)
+        config, _ = look.settings(config_path, os.environ, options)
         address = DEFAULT_ADDRESS if config is None else _reachable(config.server.listen)
     info = _info(address, timeout_s)
-    findings = [*service, *look.examine(config_path, os.environ, address, info, peers)]
+    findings = [*service, *look.examine(config_path, os.environ, address, info, peers, options)]
     failures = [finding for finding in findings if finding.state == look.FAIL]
     if as_json:
         print_json({"ok": not failures, "findings": [asdict(finding) for finding in findings]})

@@ -97,12 +97,12 @@ def read_config(
     typed |= {"max_bytes": max_bytes, "insecure_public": insecure_public or None, "data_dir": data_dir}
     typed |= {"journal": journal, "log_level": log_level, "log_format": log_format}
     for name in [name for name, value in typed.items() if value is not None]:
-        origins[_OPTIONS[name]] = variables.get(name, f"--{name.replace('_', '-')}")
+        origins[OPTIONS[name]] = variables.get(name, f"--{name.replace('_', '-')}")
     config.origins.update(origins)
     return config
 
 
-_OPTIONS = {
+OPTIONS = {
     "listen": ("server", "listen"),
     "port": ("server", "listen"),
     "ingest_port": ("server", "ingest"),
@@ -115,7 +115,7 @@ _OPTIONS = {
     "log_level": ("log", "level"),
     "log_format": ("log", "format"),
 }
-"""What each option of the command line sets."""
+"""What each option of `serve` sets, by the parameter that it is here; `tables` are apart."""
 
 
 def _named_twice(data: Mapping[str, Any], places: Places) -> list[Fault]:

@@ -76,14 +76,19 @@ class Process:
 
 
 def examine(
-    file: str | None, environment: Mapping[str, str], address: str, info: Mapping[str, Any] | str, peers: int
+    file: str | None,
+    environment: Mapping[str, str],
+    address: str,
+    info: Mapping[str, Any] | str,
+    peers: int,
+    options: Mapping[str, Any],
 ) -> Iterator[Finding]:
     """Look at everything, in the order in which it matters.
 
     `file` is that of the settings, None for none. `info` is what the daemon at `address` says of itself, or the text
-    of why it says nothing. `peers` is how many are expected to connect.
+    of why it says nothing. `peers` is how many are expected to connect, `options` what `serve` is told besides.
     """
-    config, findings = settings(file, environment)
+    config, findings = settings(file, environment, options)
     yield from versions()
     yield from findings
     yield from daemon(address, info, config, environment)
@@ -148,12 +153,14 @@ def threads(environment: Mapping[str, str]) -> Iterator[Finding]:
 # --- what was set -----------------------------------------------------------------------------------------------------
 
 
-def settings(file: str | None, environment: Mapping[str, str]) -> tuple[Config | None, list[Finding]]:
-    """The settings, None if they are faulty, and what there is to say of them."""
+def settings(
+    file: str | None, environment: Mapping[str, str], options: Mapping[str, Any]
+) -> tuple[Config | None, list[Finding]]:
+    """The settings, None if they are faulty, and what there is to say of them. `options` are those of `read_config`."""
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always")
         try:
-            config = read_config(file, environment=environment)
+            config = read_config(file, environment=environment, **options)
         except ConfigError as error:
             advice = "correct it; `replayd check-config` checks again"
             return None, [Finding("settings", FAIL, problem, advice) for problem in error.problems]
