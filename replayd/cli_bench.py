@@ -112,6 +112,9 @@ def bench(address: str | None, table: str | None, seconds: float, batch: int, it
         click.echo(line)
 
 
+COMMANDS: tuple[click.Command, ...] = (bench,)
+
+
 def _row(figures: Figures) -> tuple[str, ...]:
     return (
         short(figures.items_per_s),

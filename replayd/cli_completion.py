@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import click
 
@@ -33,7 +32,7 @@ def completion(context: click.Context, shell: str | None) -> None:
       eval "$(replayd completion bash)"                              # this session; or in ~/.bashrc
       replayd completion fish > ~/.config/fish/completions/replayd.fish
     """
-    name = shell or Path(os.environ.get("SHELL", "")).name
+    name = shell or os.path.basename(os.environ.get("SHELL", ""))
     if name not in SHELLS:
         raise click.UsageError(f"which shell? One of {', '.join(SHELLS)}")
     from click.shell_completion import get_completion_class
@@ -41,6 +40,9 @@ def completion(context: click.Context, shell: str | None) -> None:
     kind = get_completion_class(name)
     assert kind is not None, "click knows the shells that are offered"
     click.echo(kind(context.find_root().command, {}, "replayd", "_REPLAYD_COMPLETE").source())
+
+
+COMMANDS: tuple[click.Command, ...] = (completion,)
 
 
 def tables_there(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:

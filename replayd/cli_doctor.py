@@ -94,6 +94,9 @@ def doctor(config_path: str | None, address: str | None, timeout_s: float, peers
         raise SystemExit(OF_FINDINGS[failures[0].check])
 
 
+COMMANDS: tuple[click.Command, ...] = (doctor,)
+
+
 def _reachable(listen: str) -> str:
     """An address that one can connect to, of one that is listened at."""
     return listen.replace("://*", "://127.0.0.1").replace("://0.0.0.0", "://127.0.0.1").replace("://[::]", "://[::1]")

@@ -145,3 +145,6 @@ def revoke(name: str, directory: Path, as_json: bool) -> None:
         click.echo(json.dumps({"name": name, "list": str(allowed)}))
         return
     click.echo(f"{allowed}: {name} may come in no more; {RELOAD}")
+
+
+COMMANDS: tuple[click.Command, ...] = (keys,)

@@ -69,14 +69,12 @@ def why(table: str, address: str, timeout_s: float, as_json: bool) -> None:
     Examples:
       replayd why replay
     """
-    from dataclasses import asdict
-
     from replayd_client import inspection
 
     with connected(address) as pool:
         found = inspection.why(pool, table, time.monotonic() + timeout_s)
     if as_json:
-        print_json(asdict(found))
+        print_json({**found._asdict(), "waiting": [side._asdict() for side in found.waiting]})
     else:
         click.echo(str(found))
 

@@ -101,6 +101,9 @@ def top(tables: tuple[str, ...], address: str, interval_s: float, frames: int | 
                 shown += 1
 
 
+COMMANDS: tuple[click.Command, ...] = (top,)
+
+
 def _info(pool: ConnectionPool) -> Report:
     from replayd_client.inspection import info
 

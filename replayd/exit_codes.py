@@ -10,7 +10,6 @@ import errno
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -140,6 +139,8 @@ def _judged() -> Iterator[None]:
             # What is left in the buffer has nowhere to go, and Python would complain of it at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise click.exceptions.Exit(os.EX_IOERR) from None
+        import traceback  # Needed for this alone.
+
         traceback.print_exc()
         click.echo("replayd: a fault of replayd itself; the lines above belong in a report of it", err=True)
         raise click.exceptions.Exit(os.EX_SOFTWARE) from error

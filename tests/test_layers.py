@@ -128,6 +128,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "cli_doctor",
         "cli_info",
         "cli_operator",
+        "cli_serve",
         "cli_options",
         "cli_store",
         "cli_top",
@@ -327,10 +328,10 @@ def test_no_module_is_dead() -> None:
     imported = set().union(*(our_imports(module) - {module} for module in sources()))
     # A package is alive when one of its modules is: importing that runs it.
     imported |= {name.rsplit(".", 1)[0] for name in imported if "." in name}
-    # The faces fetch lazily, by a table of names.
+    # The faces and the command line fetch lazily, by a table of names.
     imported |= {
         name
-        for face in ("replayd", "replayd_client")
+        for face in ("replayd", "replayd.cli", "replayd_client")
         for node in ast.walk(tree(face))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         for name in (node.value, f"{face}.{node.value}")
@@ -346,18 +347,34 @@ def test_a_file_fits_in_a_head(module: str) -> None:
     assert lines <= MAX_LINES, f"{module} has {lines} lines; it holds more than one noun"
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["replayd", "replayd.cli", "replayd.cli_operator", "replayd.cli_store", "replayd.cli_top", "replayd.__main__"],
-)
-def test_the_command_line_starts_without_numpy_and_zmq(module: str) -> None:
-    heavy = {"numpy", "zmq", "msgpack", "blosc2", "pydantic", "prometheus_client", "rich", "wsgiref", "replayd_client"}
+def all_imports(*modules: str) -> set[str]:
+    """What importing these brings, as far as our own modules go; of others the name of their package."""
     seen: set[str] = set()
-    todo = [module]
+    todo = [*modules]
     while todo:
         name = todo.pop()
         if name not in seen:
             seen.add(name)
             if name in sources():
                 todo += top_level_imports(name)
-    assert not heavy & {name.split(".")[0] for name in seen}
+    return {name.split(".")[0] for name in seen}
+
+
+@pytest.mark.parametrize(
+    "module", ["replayd", "replayd.__main__", *(name for name in DAEMON if short(name).startswith("cli"))]
+)
+def test_the_command_line_starts_without_numpy_and_zmq(module: str) -> None:
+    heavy = {"numpy", "zmq", "msgpack", "blosc2", "pydantic", "prometheus_client", "rich", "wsgiref", "replayd_client"}
+    assert not heavy & all_imports(module)
+
+
+def test_a_few_words_with_a_daemon_take_no_arrays_and_nothing_that_few_need() -> None:
+    brought = all_imports("replayd_client.inspection", "replayd_client.keys", "replayd.cli", "replayd.cli_info")
+    assert {"zmq", "msgpack", "click"} <= brought
+    slow = {"numpy", "blosc2", "dataclasses", "logging", "pathlib", "socket", "subprocess", "tomllib", "traceback"}
+    assert not slow & brought
+
+
+def test_keys_are_looked_after_without_sockets_and_messages() -> None:
+    brought = all_imports("replayd.cli_keys", "replayd.access")
+    assert not {"numpy", "zmq", "msgpack", "pydantic", "replayd_client"} & brought

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 import math
 import os
 import sys
@@ -32,8 +31,6 @@ from replayd_client.header import VERSION
 from replayd_client.keys import Keys
 from replayd_client.messages import Buffer, ErrorReply, HelloReply
 from replayd_client.wire import Reply, decode_reply, encode_hello, encode_withdraw
-
-log = logging.getLogger("replayd_client")
 
 DEFAULT_TIMEOUT_MS = 60_000
 """Deadline of every call that is not given one: nothing waits for ever unless it was told to."""
@@ -387,7 +384,7 @@ class Call:
                 raise connection._overdue(self._what, now - started, put_off)
             if now >= warn_at:
                 if not connection.ready:
-                    log.warning("%s: %s", self._what, connection._handshake.text(now - started))
+                    _warn("%s: %s", self._what, connection._handshake.text(now - started))
                 elif self._on_wait is not None:
                     self._on_wait(now - started)
                 warn_at = now + (now - started)
@@ -411,6 +408,13 @@ class Call:
         connection = self._connection
         if connection.ready and self._sent_in != connection.session and connection.send(self._encode(self._id)):
             self._sent_in, connection._asked = connection.session, self._id
+
+
+def _warn(text: str, *arguments: object) -> None:
+    """Log this. Few have anything to log, and `logging` takes a tenth of what a command may take to start."""
+    import logging
+
+    logging.getLogger("replayd_client").warning(text, *arguments)
 
 
 def _received(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:

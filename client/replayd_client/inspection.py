@@ -7,7 +7,6 @@ know numpy, nor import what does: commands that ask for a few words start with i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from replayd_client.arguments import checked_table
@@ -22,8 +21,7 @@ CHECKPOINT_TIMEOUT_MS = 600_000
 """Default deadline of a checkpoint: a disk takes minutes for what a machine holds in memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
+class Why(NamedTuple):
     """Who waits at a table for what, and whether that can end by itself. `str()` tells it to people."""
 
     table: str

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 from replayd_client.errors import DataError
 
@@ -18,8 +17,7 @@ class KeyRightsError(DataError):
     """The rights of a key file are not as they must be: too few for us, or too many for others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(NamedTuple):
     """CURVE keys in Z85: this client's, and the public one of the server it will talk to and to no other."""
 
     name: str
@@ -40,10 +38,11 @@ def read_keys(path: str | os.PathLike[str] | None) -> Keys | None:
     # Few have keys, and all commands ask for them.
     import tomllib
 
-    file = Path(path)
+    file = os.fspath(path)
     try:
-        mode = file.stat().st_mode
-        fields = tomllib.loads(file.read_text())
+        with open(file, "rb") as content:
+            mode = os.fstat(content.fileno()).st_mode
+            fields = tomllib.load(content)
     except PermissionError as error:
         raise KeyRightsError(f"the key file {file}: {error.strerror}; it is for its owner's eyes alone") from error
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Commands that measure, complete and list; progress; help and manual; what starting imports."""
+"""Commands that measure, complete and list; progress; help and manual."""
 
 from __future__ import annotations
 
@@ -338,58 +338,3 @@ def test_the_manual_is_that_of_the_commands() -> None:
     assert reference.TARGET.read_text() == reference.manual(), "scripts/reference writes it anew"
     for name, _ in all_commands():
         assert f"### {name}\n" in reference.manual()
-
-
-# --- starting ---------------------------------------------------------------------------------------------------------
-
-HEAVY = ("numpy", "zmq", "msgpack", "blosc2", "pydantic", "rich", "prometheus_client", "lmdb", "wsgiref", "subprocess")
-
-
-def imported_by(*calls: tuple[str, ...]) -> set[str]:
-    """Heavy modules that are there after these calls in a process of their own."""
-    code = (
-        "import sys\n"
-        "from replayd.cli import main\n"
-        f"for call in {calls!r}:\n"
-        "    try: main(list(call), prog_name='replayd')\n"
-        "    except SystemExit as ended: assert not ended.code, call\n"
-        f"print('HEAVY', *[name for name in {HEAVY!r} if name in sys.modules])\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=START_S, check=True
-    )
-    return set(ended.stdout.splitlines()[-1].split()[1:])
-
-
-def test_help_and_version_of_every_command_import_nothing_heavy() -> None:
-    assert (
-        imported_by(("--version",), ("--help",), *((*name.split()[1:], "--help") for name, _ in all_commands()))
-        == set()
-    )
-
-
-SPOKEN_WITH = {"numpy", "zmq", "msgpack"}
-"""What a message to a daemon takes; codecs, models and tables on the screen it does not."""
-
-
-@pytest.mark.parametrize(
-    "command", [["ping"], ["info"], ["info", "--json"], ["tables"], ["why", "held"], ["pause", "held"], ["set", "held"]]
-)
-def test_a_question_to_a_daemon_imports_what_a_message_takes_and_no_more(
-    server: DaemonProcess, command: list[str]
-) -> None:
-    assert imported_by((*command, "--address", server.address)) <= SPOKEN_WITH
-
-
-def test_a_shell_that_completes_commands_imports_nothing_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("REPLAYD_COMPLETE", "bash_complete"), ("COMP_WORDS", "replayd pi"), ("COMP_CWORD", "1")):
-        monkeypatch.setenv(f"_{name}" if name == "REPLAYD_COMPLETE" else name, value)
-    assert imported_by(()) == set()
-
-
-def test_settings_are_checked_without_sockets_and_codecs(tmp_path: Path) -> None:
-    path = tmp_path / "replayd.toml"
-    path.write_text('[[table]]\nname = "t"\n')
-    found = imported_by(("default-config",), ("check-config", str(path)))
-    assert "pydantic" in found
-    assert not found & {"zmq", "blosc2", "rich", "prometheus_client", "lmdb"}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -310,7 +309,7 @@ def of_reply(reply: wire.Reply) -> Message:
         case array_messages.PeekReply():
             return {"op": "peek", "id": reply.id, **_of_shown(reply.shown), **_listed(reply, ("ages_s", "missing"))}
         case client.WhyReply():
-            sides = [{k: v for k, v in asdict(side).items() if v is not None} for side in reply.waiting]
+            sides = [{k: v for k, v in side._asdict().items() if v is not None} for side in reply.waiting]
             sides = [{**side, "who": list(side["who"])} for side in sides]
             return {
                 "op": "why",
