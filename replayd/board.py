@@ -20,6 +20,11 @@ STALE_S = 10.0
 """One that is older means that the loop is stuck: no turn of it should take a tenth of that."""
 
 
+PATIENCE_S = 300.0
+"""The longest that loading or saving may show no step, before nobody is asked for patience any more: ten times what a
+step of either has ever taken, the check of a store of a hundred million items aside. A disk that hangs takes for ever.
+"""
+
 STOPPING = "stopping"
 """The state of a daemon that was told to end."""
 
@@ -69,6 +74,17 @@ class Board:
         """When the next one is to be published."""
         self.state = "starting"
         """Why requests are not served; empty: they are."""
+        self.told_at: float | None = None
+        """When the loop last said so, None: it has not gone round yet."""
+        self.advanced_at: float | None = None
+        """When what it waits for last showed a step."""
+        self._step: object = None
+
+    def tell(self, state: str, step: object, now: float) -> None:
+        """The loop goes round. `step`: where what it waits for is, which is another one when that gets on."""
+        if self.advanced_at is None or step != self._step or not state:
+            self.advanced_at = now
+        self.state, self._step, self.told_at = state, step, now
 
     def publish(self, report: Mapping[str, Any], now: float) -> None:
         """Show this report, which nobody changes any more."""

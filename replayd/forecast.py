@@ -44,7 +44,9 @@ class Forecast:
         about = "about" if self.is_known else "at least"
         if self.max_bytes is not None and not (self.is_known and self.nbytes < self.max_bytes):
             return f"at most {size_text(self.max_bytes)}"
-        return f"{about} {size_text(self.nbytes)} when it is full ({about} {self.item_bytes} bytes an item of one chunk)"
+        return (
+            f"{about} {size_text(self.nbytes)} when it is full ({about} {self.item_bytes} bytes an item of one chunk)"
+        )
 
 
 def forecast(config: Config) -> list[Forecast]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import ipaddress
 import json
 import socket
@@ -19,10 +20,10 @@ from contextlib import suppress
 from dataclasses import fields
 from importlib.resources import files
 from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from replayd.board import STALE_S, Board, Bulletin, TablePoint
+from replayd.board import PATIENCE_S, STALE_S, Board, Bulletin, TablePoint
 from replayd.errors import BindError, Fault
 from replayd.fault_log import FaultLog
 from replayd.rendered import Rendered
@@ -147,8 +148,46 @@ class _Server(ThreadingMixIn, WSGIServer):
         """A client that went away or was too slow: nothing to tell of."""
 
 
+class _Timed(io.RawIOBase):
+    """A connection that may be read and written until a moment, however little comes or goes at a time."""
+
+    def __init__(self, connection: socket.socket, until: float) -> None:
+        self._connection = connection
+        self._until = until
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._allow_what_is_left()
+        return self._connection.recv_into(buffer)
+
+    def write(self, data: Any) -> int:
+        self._allow_what_is_left()
+        try:
+            self._connection.sendall(data)
+        except TimeoutError:
+            # What is raised when a client hangs up is no fault of an application.
+            raise ConnectionAbortedError("the client does not take its answer") from None
+        return len(data)
+
+    def _allow_what_is_left(self) -> None:
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:
+            raise ConnectionAbortedError("the time for this request is over")
+        self._connection.settimeout(left_s)
+
+
 class _Handler(WSGIRequestHandler):
-    timeout = REQUEST_S
+    within_s = REQUEST_S
+
+    def setup(self) -> None:
+        super().setup()
+        timed = _Timed(self.connection, time.monotonic() + self.within_s)
+        self.rfile, self.wfile = io.BufferedReader(timed), cast(Any, timed)
 
     def log_message(self, format: str, *args: Any) -> None:
         """A scrape each second is not news."""
@@ -160,6 +199,7 @@ class _Pages:
     def __init__(self, board: Board, only_here: bool) -> None:
         self._board = board
         self._only_here = only_here
+        self._began_at = time.monotonic()
         self._page, self._policy = _page()
         self._json = Rendered(_json)
         self._history = Rendered(_history)
@@ -223,14 +263,21 @@ class _Pages:
         return "200 OK", EXPOSITION, self._exposed.text()
 
     def _health(self) -> Answer:
-        """Whether the loop goes round. While there is no bulletin it has not begun, and that is no fault."""
-        bulletin = self._board.newest
-        if bulletin is None:
-            return _text("200 OK", self._board.state)
-        age_s = time.monotonic() - bulletin.taken_at
+        """Whether the loop goes round and, before it serves, whether what it waits for gets on."""
+        board, now = self._board, time.monotonic()
+        bulletin = board.newest
+        round_at = self._began_at if board.told_at is None else board.told_at
+        if bulletin is not None:
+            round_at = bulletin.taken_at
+        age_s = now - round_at
         if age_s > STALE_S:
             return _text("503 Service Unavailable", f"the loop is stuck: it last went round {age_s:.1f} s ago")
-        return _text("200 OK", f"the loop went round {age_s:.1f} s ago")
+        if bulletin is not None:
+            return _text("200 OK", f"the loop went round {age_s:.1f} s ago")
+        if board.advanced_at is not None and now - board.advanced_at > PATIENCE_S:
+            stalled = f"for {now - board.advanced_at:.0f} s it has not got on: see to the disk"
+            return _text("503 Service Unavailable", f"{board.state}; {stalled}")
+        return _text("200 OK", board.state)
 
     def _readiness(self) -> Answer:
         """Whether requests are answered."""

@@ -123,6 +123,13 @@ class Keeper:
             self.give_up_loading()
             raise
 
+    @property
+    def step(self) -> tuple[object, ...]:
+        """How far loading is: another one whenever it gets on."""
+        running = self._service.durability.running
+        written = () if running is None else (running.phase, running.chunks, running.nbytes)
+        return self.progress.phase, self.progress.done_bytes, self.progress.items, *written
+
     def loading(self) -> Loading:
         """What to answer meanwhile."""
         return Loading(f"the server is reading its store: {self.progress.text()}", **self.progress.report())

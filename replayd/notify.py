@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Iterator, MutableMapping
 
-from replayd.board import STOPPING, Bulletin
+from replayd.board import PATIENCE_S, STOPPING, Bulletin
 from replayd.wording import count, duration, short, size_text
 
 log = logging.getLogger("replayd")
@@ -23,16 +23,22 @@ STATUS_INTERVAL_S = 5.0
 """Between two lines for `systemctl status`, while requests are served."""
 
 EXTEND_S = 30
-"""How long the manager is asked to be patient, each time that loading or saving has gone on."""
+"""How long the manager is asked to be patient, again and again while loading or saving gets on."""
 
 EXTEND_INTERVAL_S = 5.0
-"""Between two of these: a machine that is held up for 25 s costs no daemon its store."""
+"""Between two of these: a machine that is held up for 25 s costs no daemon its store. No more are sent when nothing has
+got on for PATIENCE_S: a disk that hangs must not keep a start or a stop for ever.
+"""
 
 SEND_S = 0.5
 """The longest that one message may hold up the loop."""
 
 RATE_POINTS = 5
 """Seconds of history that a rate is taken over."""
+
+
+_NOWHERE = object()
+"""A step that nothing is at."""
 
 
 class Manager:
@@ -48,14 +54,16 @@ class Manager:
         self._status = ""
         self._status_at = 0.0
         self._extend_at = 0.0
+        self._step: object = _NOWHERE
+        self._advanced_at = 0.0
         self._is_heard = True
 
     # --- called by the loop -------------------------------------------------------------------------------------------
 
-    def tell(self, state: str) -> None:
-        """Why requests are not served; empty: they are, from now on."""
-        now = time.monotonic()
+    def tell(self, state: str, step: object, now: float) -> None:
+        """Why requests are not served; empty: they are, from now on. `step`: where what is waited for is."""
         before, self._state = self._state, state
+        self._see(step, now, begins=state != before and state in ("", STOPPING))
         if state in ("", STOPPING):
             if state != before:
                 self._status, self._status_at, self._extend_at = state or "serving", now, now
@@ -73,11 +81,13 @@ class Manager:
         if bulletin is not None and now >= self._status_at:
             self._status_at = now + STATUS_INTERVAL_S
             self._show(stopping_text(bulletin, self._state) if self._state else status_text(bulletin))
+        if self._state == STOPPING and bulletin is not None:
+            self._see(_step_of(bulletin), now, begins=False)
         self._ask_for_patience(now)
         return min(
             self._ping_at,
             math.inf if bulletin is None else self._status_at,
-            self._extend_at if self._state else math.inf,
+            self._extend_at if self._is_waited_for(now) else math.inf,
         )
 
     @contextlib.contextmanager
@@ -100,8 +110,17 @@ class Manager:
             self._status = status
             self._send(f"STATUS={' '.join(status.split())}")
 
+    def _see(self, step: object, now: float, *, begins: bool) -> None:
+        """What is waited for is here by now."""
+        if begins or step != self._step:
+            self._step, self._advanced_at = step, now
+
+    def _is_waited_for(self, now: float) -> bool:
+        """Whether something goes on that is worth the wait."""
+        return bool(self._state) and now - self._advanced_at < PATIENCE_S
+
     def _ask_for_patience(self, now: float) -> None:
-        if self._state and now >= self._extend_at:
+        if self._is_waited_for(now) and now >= self._extend_at:
             self._extend_at = now + EXTEND_INTERVAL_S
             self._send(f"EXTEND_TIMEOUT_USEC={EXTEND_S * 1_000_000}")
 
@@ -166,6 +185,15 @@ def stopping_text(bulletin: Bulletin, state: str) -> str:
         f"{state}: the last checkpoint, {running['phase']}, {running['chunks']} of {running['chunks_total']} chunks, "
         f"for {duration(running['elapsed_s'])}"
     )
+
+
+def _step_of(bulletin: Bulletin) -> object:
+    """How far the daemon's last checkpoint is, or what it writes before."""
+    store = bulletin.report.get("store", {})
+    running = store.get("running")
+    if running is not None:
+        return running["phase"], running["chunks"], running["bytes"]
+    return store.get("checkpoints"), store.get("journal", {}).get("pending_bytes")
 
 
 def _rates(bulletin: Bulletin) -> tuple[float, float]:

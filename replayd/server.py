@@ -201,7 +201,7 @@ class Daemon:
         keeper.begin_loading()
         poller = self._poller()
         while keeper.is_loading:
-            self._watch.tell(f"loading: {keeper.progress.text()}")
+            self._watch.tell(f"loading: {keeper.progress.text()}", keeper.step)
             keeper.progress.tell()
             if self._stop_asked:
                 keeper.give_up_loading()

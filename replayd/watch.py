@@ -51,12 +51,16 @@ class Watch:
         """When the next bulletin is, None if nobody wants any."""
         return None if self._board is None else self._board.due
 
-    def tell(self, state: str) -> None:
-        """Why requests are not served, for who looks at the board, and the manager; empty: they are."""
+    def tell(self, state: str, step: object = None) -> None:
+        """Why requests are not served, for who looks at the board, and the manager; empty: they are.
+
+        `step`: where what is waited for is, which is another one when that gets on.
+        """
+        now = time.monotonic()
         if self._board is not None:
-            self._board.state = state
+            self._board.tell(state, step, now)
         if self._manager is not None:
-            self._manager.tell(state)
+            self._manager.tell(state, step, now)
 
     def reloading(self) -> contextlib.AbstractContextManager[None]:
         """While inside, settings are read again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import http.client
 import json
@@ -11,6 +12,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from replayd import http as replayd_http
-from replayd.board import STALE_S, Board
+from replayd.board import PATIENCE_S, STALE_S, Board
 from replayd.errors import BindError
 from replayd.http import PARTS, REQUESTS, StatusServer
 from replayd.metrics import OF_TABLES, OF_THE_SERVER
@@ -209,6 +211,33 @@ def test_a_daemon_that_loads_says_how_far_it_is(board: tuple[Board, str]) -> Non
     assert get(board[1], "/info.json")[:2] == (503, "loading: 3 of 7 chunks\n")
 
 
+def test_a_daemon_that_loads_is_healthy_while_its_loop_goes_round_and_loading_gets_on(board: tuple[Board, str]) -> None:
+    now = time.monotonic()
+
+    def health() -> tuple[int, str]:
+        return get(board[1], "/healthz")[:2]
+
+    board[0].tell("loading: chunks", 1, now - 2 * PATIENCE_S)
+    assert health()[0] == 503
+    assert "the loop is stuck" in health()[1]
+    board[0].tell("loading: chunks", 2, now - PATIENCE_S - 1)
+    board[0].tell("loading: chunks", 2, now)
+    assert (health()[0], "it has not got on: see to the disk" in health()[1]) == (503, True)
+    assert get(board[1], "/readyz")[0] == 503
+    board[0].tell("loading: chunks", 3, now)
+    assert health() == (200, "loading: chunks\n")
+    board[0].tell("", None, now - STALE_S - 1)
+    assert health()[0] == 503, "it has not served yet, and is stuck"
+
+
+def test_a_loop_that_never_begins_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with StatusServer(Board(), "127.0.0.1:0") as status:
+        assert get(status.address, "/healthz")[:2] == (200, "starting\n")
+        later = time.monotonic() + STALE_S + 1
+        monkeypatch.setattr(status._pages, "_began_at", time.monotonic() - (later - time.monotonic()))
+        assert get(status.address, "/healthz")[0] == 503
+
+
 def test_a_loop_that_is_stuck_is_neither_healthy_nor_ready(board: tuple[Board, str]) -> None:
     publish(board[0], STALE_S + 1)
     board[0].state = ""
@@ -385,8 +414,64 @@ def _answers(daemon: DaemonProcess) -> bool:
         return False
 
 
+@pytest.mark.parametrize("sent", [b"", b"G", b"GET /healthz HTTP/1.0\r\nA: "], ids=["nothing", "line", "headers"])
+def test_clients_that_send_one_byte_after_the_other_shut_nobody_out(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replayd_http._Handler, "within_s", 0.5)
+    with StatusServer(Board(), "127.0.0.1:0") as status:
+        host, _, port = status.address.removeprefix("http://").rpartition(":")
+        slow = [socket.create_connection((host, int(port)), timeout=30) for _ in range(REQUESTS)]
+        for each in slow:
+            each.sendall(sent)
+        stopping = threading.Event()
+
+        def trickle() -> None:
+            """Faster than any wait for the next byte could end."""
+            while not stopping.wait(0.01):
+                for each in slow:
+                    with contextlib.suppress(OSError):
+                        each.send(b"x")
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            until(lambda: _is_answered(status.address))
+        finally:
+            stopping.set()
+            thread.join()
+            for each in slow:
+                each.close()
+
+
+def _is_answered(address: str) -> bool:
+    try:
+        return get(address, "/healthz")[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def test_clients_that_take_an_answer_one_byte_after_the_other_shut_nobody_out(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(replayd_http._Handler, "within_s", 0.5)
+    # More than the system buffers for who does not read.
+    monkeypatch.setattr(replayd_http, "_page", lambda: (bytes(50_000_000), "default-src 'none'"))
+    with StatusServer(Board(), "127.0.0.1:0") as status:
+        host, _, port = status.address.removeprefix("http://").rpartition(":")
+        slow = [socket.create_connection((host, int(port)), timeout=30) for _ in range(REQUESTS)]
+        for each in slow:
+            each.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        for each in slow:
+            assert each.recv(1) == b"H"
+        until(lambda: _is_answered(status.address))
+        for each in slow:
+            each.close()
+    assert capfd.readouterr().err == ""
+
+
 def test_a_request_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replayd_http._Handler, "timeout", 0.05)
+    monkeypatch.setattr(replayd_http._Handler, "within_s", 0.05)
     with StatusServer(Board(), "127.0.0.1:0") as status:
         host, _, port = status.address.removeprefix("http://").rpartition(":")
         with socket.create_connection((host, int(port)), timeout=30) as slow:

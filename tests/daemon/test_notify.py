@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from replayd.board import STOPPING, Board
+from replayd.board import PATIENCE_S, STOPPING, Board
 from replayd.durability import Progress
 from replayd.keeper import StoreOptions
 from replayd.notify import Manager, manager_of, status_text
@@ -138,12 +138,52 @@ def test_a_daemon_whose_store_takes_long_asks_for_patience_until_it_serves(
 def test_loading_is_told_and_asks_for_patience(tmp_path: Path) -> None:
     listener = Listener(str(tmp_path / "notify"))
     manager = Manager(listener.address)
-    manager.tell("loading: chunks, 1 of 9 MB, for 1 s")
-    manager.tell("loading: chunks, 2 of 9 MB, for 1 s")
+    manager.tell("loading: chunks, 1 of 9 MB, for 1 s", None, time.monotonic())
+    manager.tell("loading: chunks, 2 of 9 MB, for 1 s", None, time.monotonic())
     assert listener.rest() == [["STATUS=loading: chunks, 1 of 9 MB, for 1 s"], ["EXTEND_TIMEOUT_USEC=30000000"]]
-    manager.tell("")
-    manager.tell("")
+    manager.tell("", None, time.monotonic())
+    manager.tell("", None, time.monotonic())
     assert listener.rest() == [["READY=1", "STATUS=serving"]]
+    manager.close()
+    listener.close()
+
+
+@pytest.mark.parametrize("is_stopping", [False, True], ids=["loading", "stopping"])
+def test_patience_is_asked_for_only_while_something_gets_on(tmp_path: Path, is_stopping: bool) -> None:
+    listener = Listener(str(tmp_path / "notify"))
+    manager = Manager(listener.address)
+    service = Service([fifo("t")], server_id=b"\0" * 16, version="0", seed=1, lease_s=60.0, started_at=0.0)
+    service.durability.path = str(tmp_path)
+    board = Board()
+
+    def asked(now: float, step: int) -> bool:
+        """What the loop does, with so much written or read."""
+        if is_stopping:
+            service.durability.running = Progress(0.0, "chunks", step, 100, step)
+            board.publish(service.report(now, brief=True), now)
+            due = manager.tick(now, board.newest)
+            assert due > now, "the loop must not turn in vain"
+        else:
+            manager.tell("loading", step, now)
+        return ["EXTEND_TIMEOUT_USEC=30000000"] in listener.rest()
+
+    now = 1000.0
+    manager.tell("" if is_stopping else "loading", None, now)
+    if is_stopping:
+        manager.tell(STOPPING, None, now)
+    listener.rest()
+    for step in range(100):
+        # A step each half of what it may take at most: for hours, if it gets on.
+        now += PATIENCE_S / 2
+        assert asked(now, step)
+    while now < 1000.0 + 51 * PATIENCE_S - 10:
+        now += 10
+        assert asked(now, 99) == (now < 1000.0 + 50 * PATIENCE_S + PATIENCE_S)
+    for _ in range(10):
+        now += 10
+        is_asked = asked(now, 99)
+    assert not is_asked
+    assert asked(now + 10, 100), "it gets on again"
     manager.close()
     listener.close()
 
@@ -279,7 +319,7 @@ def test_both_kinds_of_addresses_are_heard(kind: str, tmp_path: Path) -> None:
     listener = Listener(str(tmp_path / "notify") if kind == "file" else f"@replayd-test-{os.getpid()}")
     manager = manager_of({"NOTIFY_SOCKET": listener.address})
     assert manager is not None
-    manager.tell("")
+    manager.tell("", None, time.monotonic())
     assert listener.next() == ["READY=1", "STATUS=serving"]
     manager.close()
     listener.close()
@@ -303,7 +343,7 @@ def test_a_watchdog_of_another_process_is_not_ours(tmp_path: Path) -> None:
     for pid, is_ours in ((str(os.getpid()), True), ("1", False)):
         manager = manager_of({"NOTIFY_SOCKET": listener.address, "WATCHDOG_USEC": "1000", "WATCHDOG_PID": pid})
         assert manager is not None
-        manager.tell("")
+        manager.tell("", None, time.monotonic())
         manager.tick(1.0, None)
         assert (["WATCHDOG=1"] in listener.rest()) is is_ours
         manager.close()
@@ -314,7 +354,7 @@ def test_a_manager_that_is_gone_is_told_of_once_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = Manager(str(tmp_path / "nobody"), watchdog_s=1.0)
-    manager.tell("")
+    manager.tell("", None, time.monotonic())
     for now in range(10):
         manager.tick(float(now), None)
     manager.close()
@@ -325,7 +365,7 @@ def test_a_manager_that_is_gone_is_told_of_once_and_stops_nothing(
 def test_the_sign_of_life_is_twice_as_often_as_wanted(tmp_path: Path) -> None:
     listener = Listener(str(tmp_path / "notify"))
     manager = Manager(listener.address, watchdog_s=30.0)
-    manager.tell("")
+    manager.tell("", None, time.monotonic())
     listener.rest()
     dues = [manager.tick(now, None) for now in (100.0, 101.0, 114.9, 115.0)]
     assert dues == [115.0, 115.0, 115.0, 130.0]
@@ -363,9 +403,9 @@ def test_the_status_tells_how_far_the_last_checkpoint_is_and_that_one_failed(tmp
     board.publish(service.report(3.0, brief=True), 3.0)
     listener = Listener(str(tmp_path / "notify"))
     manager = Manager(listener.address)
-    manager.tell("")
+    manager.tell("", None, time.monotonic())
     manager.tick(1e12, board.newest)
-    manager.tell(STOPPING)
+    manager.tell(STOPPING, None, time.monotonic())
     manager.tick(2e12, board.newest)
     said = [line for message in listener.rest() for line in message if line.startswith("STATUS=")]
     assert said[1].endswith("; the last checkpoint failed: no space left on device")
