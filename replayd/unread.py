@@ -7,7 +7,7 @@ order, so it speaks for those before it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +22,11 @@ TOLD_REPLIES = 16
 
 REST_S = 1.0
 """Replies that are not followed are taken to be read after so long: they are few and small, and without an end to it
-peers that have gone would be remembered.
+peers that have gone would be remembered. How much of a peer was taken so is: it counts for what is followed next.
 """
+
+PEERS_TAKEN = 4096
+"""Peers of which that is remembered, the last ones: one that asks once a second and never reads is among them."""
 
 LOOK_S = 0.01
 """Between two looks while samples wait until their peers have read."""
@@ -48,6 +51,8 @@ class Unread:
     def __init__(self, read: Callable[[Peer, int, int], None]) -> None:
         self._read = read
         self._sent: dict[Peer, _Sent] = {}
+        self._taken: OrderedDict[Peer, tuple[int, int]] = OrderedDict()
+        """Bytes and number of the replies that were taken to be read since the last one that was followed was."""
 
     def followed(self, peer: Peer, frames: list[Any], nbytes: int, now: float) -> list[Any]:
         """The frames of a reply with so much payload, in a form that tells when it is read, if that is called for."""
@@ -56,7 +61,9 @@ class Unread:
             sent.since = now
         sent.nbytes += nbytes
         sent.replies += 1
-        if sent.nbytes < TOLD_BYTES and sent.replies < TOLD_REPLIES and now - sent.since < REST_S / 2:
+        taken_bytes, taken_replies = self._taken.get(peer, (0, 0))
+        is_little = sent.nbytes + taken_bytes < TOLD_BYTES and sent.replies + taken_replies < TOLD_REPLIES
+        if is_little and now - sent.since < REST_S / 2:
             return frames
         last = frames[-1].buffer if isinstance(frames[-1], zmq.Frame) else frames[-1]
         frame = zmq.Frame(last, track=True, copy=False, copy_threshold=0)
@@ -77,8 +84,19 @@ class Unread:
             while sent.followed and sent.followed[0][0].done:
                 _, more, count = sent.followed.popleft()
                 nbytes, replies = nbytes + more, replies + count
+                # What was sent before it is read too.
+                self._taken.pop(peer, None)
             if not sent.followed and (sent.replies == 0 or now - sent.since >= REST_S):
                 nbytes, replies = nbytes + sent.nbytes, replies + sent.replies
+                if sent.replies:
+                    self._take(peer, sent)
                 del self._sent[peer]
             if replies:
                 self._read(peer, nbytes, replies)
+
+    def _take(self, peer: Peer, sent: _Sent) -> None:
+        """What was sent and not followed is taken to be read."""
+        nbytes, replies = self._taken.pop(peer, (0, 0))
+        self._taken[peer] = nbytes + sent.nbytes, replies + sent.replies
+        if len(self._taken) > PEERS_TAKEN:
+            self._taken.popitem(last=False)
