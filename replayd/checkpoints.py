@@ -95,6 +95,8 @@ class Checkpoints:
         self._clock = clock
         self._due = now + interval_s if interval_s else math.inf
         self._running: _Running | None = None
+        self._is_sweeping = False
+        """The last one is on the disk, and what it does not need is being removed."""
         self._stopping = False
         self._last_due = False
 
@@ -129,7 +131,7 @@ class Checkpoints:
     @property
     def is_idle(self) -> bool:
         """Nothing is being written, or about to be."""
-        return self._running is None and not self._last_due
+        return self._running is None and not self._last_due and not self._is_sweeping
 
     def stop_with_one_more(self, now: float) -> None:
         """The service has stopped: after a checkpoint that runs one more, the last. `turn` until it `is_idle`."""
@@ -200,6 +202,7 @@ class Checkpoints:
     def _handle(self, event: Event, now: float) -> None:
         running = self._running
         if isinstance(event, Swept):
+            self._is_sweeping = False
             # Written anew with the next checkpoint, as if they were not there.
             self._service.chunks.forget_saved(event.slots, event.uids)
             return
@@ -226,6 +229,7 @@ class Checkpoints:
         )
         durability.last, durability.last_error = done, None
         self._journal.checkpoint_is_durable()
+        self._is_sweeping = True
         durability.checkpoints += 1
         durability.size_bytes = event.size_bytes
         log.info(

@@ -86,7 +86,12 @@ class Keeper:
         checkpoints = Checkpoints(self._service, writer, journal, interval_s, time.monotonic, time.monotonic())
         if journal.is_on:
             self.progress.phase = "checkpoint"
-            self._begin_journal(checkpoints)
+            try:
+                self._begin_journal(checkpoints)
+            except BaseException:
+                self._writer = None
+                writer.close()
+                raise
             self.journal = journal
         self._checkpoints = checkpoints
 
@@ -137,6 +142,7 @@ class Keeper:
     def give_up_loading(self) -> None:
         """The server stops before it was loaded."""
         self.progress.is_cancelled = True
+        self._woken.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -170,6 +176,7 @@ class Keeper:
         """Write the checkpoint that it goes on from. If the disk does not take it the server begins without."""
         while True:
             self._woken.clear()
+            self.progress.advance(0)  # Which raises if it is not wanted any more.
             due = checkpoints.turn(time.monotonic())
             if checkpoints.is_idle:
                 return

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -88,6 +88,10 @@ class Store:
         self.between: Callable[[], None] = lambda: None
         """Called where a long change may be interrupted by others."""
         self._map_bytes = map_bytes
+        self._next_block = 1
+        self._is_open = False
+        self.head: Head | None = None
+        """Of the last checkpoint that is on the disk; None: there is none."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if (directory / DATA).exists() and not (directory / MARK).exists():
@@ -106,8 +110,8 @@ class Store:
                 # The mark comes last: a directory that has it has had data.
                 complete_mark(self._mark)
                 make_lock(directory)
-                self._open()
-                self.head = self._read_head()
+            with self._environment():
+                pass  # Which opens it.
             remove_remains(directory)
         except BaseException:
             os.close(self._mark)
@@ -120,7 +124,8 @@ class Store:
 
     def close(self) -> None:
         """Let others have it."""
-        self._env.close()
+        if self._is_open:
+            self._env.close()
         os.close(self._mark)
 
     def __enter__(self) -> Self:
@@ -136,26 +141,26 @@ class Store:
     def read_index(self) -> State:
         """The state that the last checkpoint saved. Raises StoreUnreadable."""
         assert self.head is not None, "an empty store has no index"
-        with _as_store_error(self.directory), self._env.begin(db=self._db["index"], buffers=True) as txn:
+        with self._reading("index") as txn:
             arrays = [_read_array(txn, entry) for entry in self.head.arrays]
         state: State = put_together(self.head.index, arrays)
         return state
 
     def blocks(self) -> Iterator[tuple[int, memoryview]]:
         """Number and content of each block, in order; the content lies in the map and is valid until the next one."""
-        with _as_store_error(self.directory), self._env.begin(db=self._db["blocks"], buffers=True) as txn:
+        with self._reading("blocks") as txn:
             for key, value in txn.cursor():
                 yield _NUMBER.unpack(key)[0], value
 
     def content_bytes(self) -> tuple[int, int]:
         """What blocks and journal take, about."""
-        with _as_store_error(self.directory), self._env.begin() as txn:
+        with self._reading("head") as txn:
             blocks, journal = (txn.stat(self._db[name]) for name in ("blocks", "journal"))
         return _bytes_of(blocks), _bytes_of(journal)
 
     def entries(self, first: int) -> Iterator[tuple[int, memoryview]]:
         """The journal's values by number, from this one on; each is valid until the next one."""
-        with _as_store_error(self.directory), self._env.begin(db=self._db["journal"], buffers=True) as txn:
+        with self._reading("journal") as txn:
             cursor = txn.cursor()
             more = cursor.set_range(_NUMBER.pack(first))
             while more:
@@ -164,7 +169,7 @@ class Store:
 
     def next_entry(self) -> int:
         """The number behind all that the journal has, or that the index has seen."""
-        with self._env.begin(db=self._db["journal"], buffers=True) as txn:
+        with self._reading("journal") as txn:
             cursor = txn.cursor()
             if not cursor.last():
                 return self._next_unseen()
@@ -181,15 +186,17 @@ class Store:
 
     def add_blocks(self, blocks: Sequence[bytes]) -> list[int]:
         """Store these; their numbers."""
-        numbers = list(range(self._next_block, self._next_block + len(blocks)))
-        self._next_block += len(blocks)
+        numbers: range
 
         def put(txn: Txn) -> None:
-            for number, block in zip(numbers, blocks, strict=True):
-                txn.put(_NUMBER.pack(number), block, append=True, db=self._db["blocks"])
+            nonlocal numbers
+            numbers = range(self._next_block, self._next_block + len(blocks))
+            # Also if it fails: it may only seem to.
+            self._next_block = numbers.stop
+            self._append(txn, "blocks", zip(numbers, blocks, strict=True))
 
         self._transact(put)
-        return numbers
+        return list(numbers)
 
     def drop_blocks(self, numbers: Sequence[int]) -> None:
         """Remove these blocks, which nothing needs."""
@@ -203,16 +210,12 @@ class Store:
     def add_entries(self, values: Sequence[tuple[int, bytes]]) -> None:
         """Append these values to the journal, under their numbers."""
 
-        def put(txn: Txn) -> None:
-            for number, value in values:
-                txn.put(_NUMBER.pack(number), value, append=True, db=self._db["journal"])
-
-        self._transact(put)
+        self._transact(lambda txn: self._append(txn, "journal", values))
 
     def drop_entries(self, before: int, at_most: int) -> bool:
         """Remove values of the journal with smaller numbers, so many at most; whether there are more."""
-        with self._env.begin(db=self._db["journal"]) as txn:
-            keys = list(islice(txn.cursor().iternext(values=False), at_most))
+        with self._reading("journal") as txn:
+            keys = list(map(bytes, islice(txn.cursor().iternext(values=False), at_most)))
         outdated = [key for key in keys if _NUMBER.unpack(key)[0] < before]
 
         def drop(txn: Txn) -> None:
@@ -225,8 +228,8 @@ class Store:
 
     def write_index(self, state: State, *, saved_at: float, clean: bool) -> IndexWritten:
         """Put this state in the place of the last one. From the end of the call on it is what a start would find."""
-        # What a copy read that was killed would be kept for it as long as the daemon lives.
-        self._env.reader_check()
+        with self._environment():
+            pass  # If it has to be opened again its head may be another one than was thought.
         before = {} if self.head is None else {array.path: array for array in self.head.arrays}
         generation = 1 if self.head is None else self.head.generation + 1
         tree, arrays = take_apart(state)
@@ -260,8 +263,8 @@ class Store:
     def sweep(self) -> None:
         """Remove pieces that the head does not name: a checkpoint that was cut short left them."""
         named = {key for entry in (self.head.arrays if self.head else []) for key in entry.piece_keys()}
-        with self._env.begin(db=self._db["index"]) as txn:
-            strays = [key for key in txn.cursor().iternext(values=False) if key not in named]
+        with self._reading("index") as txn:
+            strays = [key for key in map(bytes, txn.cursor().iternext(values=False)) if key not in named]
 
         def drop(txn: Txn) -> None:
             for key in strays:
@@ -291,23 +294,52 @@ class Store:
         self._transact(replace)
         self.head = head
 
+    def _append(self, txn: Txn, database: str, values: Iterable[tuple[int, bytes]]) -> None:
+        for number, value in values:
+            stored = txn.put(_NUMBER.pack(number), value, append=True, db=self._db[database])
+            assert stored, f"what is appended to {database!r} as {number} does not come last"
+
     def _transact(self, change: Callable[[Txn], None]) -> None:
         """One transaction. `change` may be called again: a full map is doubled."""
         while True:
             try:
-                with _as_store_error(self.directory), self._env.begin(write=True) as txn:
-                    change(txn)
+                with self._environment() as env:
+                    # What a copy read that was killed would be kept for it as long as the daemon lives.
+                    env.reader_check()
+                    with env.begin(write=True) as txn:
+                        change(txn)
                 return
             except _MapFull:
-                self._env.set_mapsize(2 * self._env.info()["map_size"])
-            except StoreError as error:
-                if isinstance(error.__cause__, lmdb.PanicError):
-                    # The environment takes no more. What is on the disk is the last commit, which may be the one that
-                    # seemed to have failed.
-                    self._env.close()
-                    with _as_store_error(self.directory):
-                        self._open()
-                        self.head = self._read_head()
+                self._grow()
+
+    @contextlib.contextmanager
+    def _reading(self, database: str) -> Iterator[Txn]:
+        with self._environment() as env, env.begin(db=self._db[database], buffers=True) as txn:
+            yield txn
+
+    @contextlib.contextmanager
+    def _environment(self) -> Iterator[lmdb.Environment]:
+        """What transactions are made of, opened again if it had to be closed; its errors are a store's.
+
+        What is on the disk then is the last commit, which may be one that seemed to have failed.
+        """
+        with _as_store_error(self.directory):
+            if not self._is_open:
+                self._open()
+            try:
+                yield self._env
+            except lmdb.PanicError:
+                # It takes no more.
+                self._close_to_open_again()
+                raise
+
+    def _grow(self) -> None:
+        with self._environment() as env:
+            try:
+                env.set_mapsize(2 * env.info()["map_size"])
+            except lmdb.Error:
+                # It has no map any more, not even the one that it had.
+                self._close_to_open_again()
                 raise
 
     # --- opening ------------------------------------------------------------------------------------------------------
@@ -318,18 +350,21 @@ class Store:
             self._db = {
                 name: self._env.open_db(name.encode(), integerkey=name in ("blocks", "journal")) for name in _DATABASES
             }
-            with self._env.begin(db=self._db["blocks"]) as txn:
+            with self._env.begin(db=self._db["blocks"], buffers=True) as txn:
                 cursor = txn.cursor()
                 self._next_block = _NUMBER.unpack(cursor.key())[0] + 1 if cursor.last() else 1
+                value = txn.get(_HEAD, db=self._db["head"])
+                self.head = None if value is None else unpack_head(value)
+            sync_directory(self.directory)
         except BaseException:
             self._env.close()
             raise
-        sync_directory(self.directory)
+        self._is_open = True
 
-    def _read_head(self) -> Head | None:
-        with self._env.begin(db=self._db["head"], buffers=True) as txn:
-            value = txn.get(_HEAD)
-            return None if value is None else unpack_head(value)
+    def _close_to_open_again(self) -> None:
+        """With the next transaction."""
+        self._is_open = False
+        self._env.close()
 
 
 class _MapFull(Exception):

@@ -36,6 +36,9 @@ TRANSACTION_BYTES = 1 << 24
 TOUCH_BYTES = 1 << 22
 DROPPED_AT_ONCE = 256
 """Blocks removed in one transaction."""
+CUT_SHORT_S = 5.0
+"""What a transaction that is under way gets to come to its end when the store is closed amid a checkpoint. Whether it
+does matters to nobody: it is there whole or not at all."""
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
@@ -148,6 +151,14 @@ class _Entries(Enum):
     WAIT = "wait"
 
 
+class _CutShort(Exception):
+    """The store is being closed."""
+
+
+_FAILURES = (StoreError, MemoryError)
+"""What the machine may refuse. Anything else is a fault of replayd's own, which ends the thread, and so the daemon."""
+
+
 class StoreWriter:
     """The thread. `wake` is called after each event, on the thread: it must be quick and safe."""
 
@@ -160,8 +171,10 @@ class StoreWriter:
         self._entries: deque[Entries] = deque()
         self._journal_events: deque[JournalEvent] = deque()
         self._broken_epoch = -1
-        store.between = self._write_entries
+        store.between = self._pause
         self._checkpoint: _Checkpoint | None = None
+        self._is_closing = False
+        self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="replayd-store", daemon=True)
         self._thread.start()
 
@@ -170,7 +183,9 @@ class StoreWriter:
         self._jobs.put(job)
 
     def events(self) -> list[Event]:
-        """What has happened since the last call."""
+        """What has happened since the last call. Raises AssertionError if the thread has come to an untimely end."""
+        if self._fault is not None:
+            raise AssertionError("the thread that writes the store has failed") from self._fault
         events = []
         while self._events:
             events.append(self._events.popleft())
@@ -189,43 +204,63 @@ class StoreWriter:
         return events
 
     def close(self) -> None:
-        """Do what was posted, then close the store."""
+        """Write what waits for the journal, then close the store. A checkpoint that is under way is cut short.
+
+        If the disk does not answer, the thread is left to itself, and with it the store.
+        """
+        self._is_closing = True
         self._jobs.put(None)
-        self._thread.join()
-        self._write_entries()
+        self._thread.join(CUT_SHORT_S)
+        if self._thread.is_alive():
+            log.warning(
+                "the disk does not answer, so the store in %s is left as it is, with its last commit: see to the disk",
+                self.store.directory,
+            )
+            return
         self.store.close()
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        try:
+            try:
+                while (job := self._jobs.get()) is not None:
+                    self._pause()
+                    if not isinstance(job, _Entries):
+                        self._take(job)
+                    del job  # What it holds is large.
+            except _CutShort:
+                pass
             self._write_entries()
-            if not isinstance(job, _Entries):
-                self._take(job)
-            del job  # What it holds is large.
+        except BaseException as fault:
+            self._fault = fault
+            self._wake()
+
+    def _pause(self) -> None:
+        """Between two transactions others have their turn."""
+        self._write_entries()
+        if self._is_closing:
+            raise _CutShort
 
     def _write_entries(self) -> None:
         """Whatever waits for it goes to the journal in one transaction, unless that would be too large."""
         while self._entries:
             group: list[Entries] = []
-            values: list[tuple[int, bytes]] = []
             nbytes = 0
             while self._entries and nbytes < TRANSACTION_BYTES:
                 entries = self._entries.popleft()
                 if entries.epoch > self._broken_epoch:
                     group.append(entries)
-                    values += pack(entries)
                     nbytes += entries.nbytes
             if group:
-                self._commit(group[-1], values)
+                self._commit(group)
 
-    def _commit(self, last: Entries, values: list[tuple[int, bytes]]) -> None:
+    def _commit(self, group: Sequence[Entries]) -> None:
+        last = group[-1]
         event: JournalEvent = Committed(last.epoch, last.first + len(last))
         try:
-            self.store.add_entries(values)
-        except Exception as error:
-            if not isinstance(error, StoreError):
-                log.exception("a fault of replayd's own, which belongs in a report: while the journal was written")
+            self.store.add_entries([value for entries in group for value in pack(entries)])
+        except _FAILURES as error:
             self._broken_epoch = last.epoch
             event = NotCommitted(last.epoch, str(error) or type(error).__name__)
         self._journal_events.append(event)
@@ -234,29 +269,29 @@ class StoreWriter:
     def _take(self, job: Job) -> None:
         if isinstance(job, Prepare):
             self._checkpoint = _Checkpoint(self.store, self._blocks)
-            self._tell(Ready(_touched(job.nbytes)))
-            return
         checkpoint = self._checkpoint
         if checkpoint is None:
             return  # It failed, and the loop did not know yet.
         try:
             self._do(job, checkpoint)
-        except Exception as error:
-            if not isinstance(error, StoreError):
-                log.exception("a fault of replayd's own, which belongs in a report: while a checkpoint was written")
+        except _FAILURES as error:
             self._checkpoint = None
             self._tell(Failed(str(error) or type(error).__name__, *checkpoint.give_up()))
+            return
+        if isinstance(job, Finish):
+            self._checkpoint = None
+            self._tell(checkpoint.sweep())
 
-    def _do(self, job: Frozen | Chunks | Finish, checkpoint: _Checkpoint) -> None:
-        if isinstance(job, Frozen):
+    def _do(self, job: Job, checkpoint: _Checkpoint) -> None:
+        if isinstance(job, Prepare):
+            self._tell(Ready(_touched(job.nbytes)))
+        elif isinstance(job, Frozen):
             self._tell(Wanted(checkpoint.begin(job)))
         elif isinstance(job, Chunks):
             nbytes = checkpoint.take(job)
             self._tell(Taken(len(job.chunks), nbytes))
         else:
             self._tell(checkpoint.finish(job.clean))
-            self._checkpoint = None
-            self._tell(checkpoint.sweep())
 
     def _tell(self, event: Event) -> None:
         self._events.append(event)
@@ -328,7 +363,7 @@ class _Checkpoint:
             before = self._frozen.state["journal"]["next"]
             while self._store.drop_entries(before, DROPPED_AT_ONCE):
                 self._store.between()
-        except StoreError as error:
+        except _FAILURES as error:
             log.warning("the store keeps what it does not need, until the next checkpoint: %s; see to its disk", error)
         return Swept(slots[np.searchsorted(live, survey.renew)], survey.renew)
 
@@ -339,7 +374,7 @@ class _Checkpoint:
         """
         try:
             drop_blocks(self._store, self._blocks, self._added)
-        except StoreError as error:
+        except _FAILURES as error:
             # Nothing refers to them: the next checkpoint removes them.
             log.warning(
                 "the store keeps %d blocks that it does not need, until the next checkpoint: %s; see to its disk",

@@ -58,7 +58,7 @@ class Disk:
         self._posted: dict[int, tuple[int, float]] = {}
         """Entries that were written together, or not at all: by their first number, the one behind them and a time."""
         self._next_block = 1
-        self._must_open_again = False
+        self._is_broken = self._must_open_again = False
 
     def slow_down(self, job_s: float) -> None:
         """Let jobs take up to so long."""
@@ -67,7 +67,7 @@ class Disk:
     def mend(self) -> None:
         """All is well from now on."""
         self.is_full, self.errors, self.cut_in, self.job_s = False, 0.0, None, 0.02
-        self._must_open_again = False
+        self._is_broken = self._must_open_again = False
 
     @property
     def clock(self) -> float | None:
@@ -154,14 +154,18 @@ class Disk:
                 raise PowerCut
         if self.is_full:
             self._fail("no space left on the disk")
+        if self._is_broken:
+            self._is_broken, self._must_open_again = False, True
+            self._fail("the store takes no more")
         if self._must_open_again:
+            if self.errors and self._chance.random() < 0.5:
+                self._fail("the store cannot be opened again")
             self._must_open_again = False
-            self._fail("the store had to be opened again")
         if self.errors and self._chance.random() < self.errors:
             if self._chance.random() < 0.3:
                 # It is there, and nobody knows: as with LMDB when the last page of a commit cannot be synced.
                 change()
-                self._must_open_again = True
+                self._is_broken = True
             self._fail("input/output error")
         change()
 
@@ -198,7 +202,8 @@ class Writer(StoreWriter):
         self._checkpoint = None
         self._dead = False
         self._is_busy = False
-        disk.between = self._write_entries
+        self._is_closing = False
+        disk.between = self._pause
 
     def post(self, job: Job) -> None:
         self._add(job)

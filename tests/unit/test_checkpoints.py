@@ -365,8 +365,8 @@ class Panicking:
     def begin(self, **how: Any) -> Any:
         raise lmdb.PanicError("mdb_txn_begin: MDB_PANIC")
 
-    def close(self) -> None:
-        self._env.close()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
 
 
 def test_an_index_that_only_seems_not_to_be_written_is_what_the_next_one_goes_on_from(
