@@ -202,7 +202,7 @@ class Writer(StoreWriter):
         self._checkpoint = None
         self._dead = False
         self._is_busy = False
-        self._is_closing = False
+        self._is_closing, self._fault = False, None
         disk.between = self._pause
 
     def post(self, job: Job) -> None:
@@ -216,6 +216,9 @@ class Writer(StoreWriter):
     def crash(self) -> None:
         """What is not done is never done."""
         self._dead = True
+
+    def close(self) -> None:
+        self.crash()
 
     def _add(self, job: Job | None) -> None:
         self._todo.append(job)
