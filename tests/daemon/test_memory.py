@@ -16,7 +16,7 @@ DEADLINE_S = 400.0
     "arguments",
     [
         ("--max-bytes", "64MiB"),
-        ("--max-bytes", "48MiB", "--readers", "1", "--journal", "interval"),
+        ("--max-bytes", "96MiB", "--readers", "1", "--journal", "interval"),
         ("--max-bytes", "8MiB", "--small"),
     ],
     ids=["inserts alone", "readers and a store", "small items"],
