@@ -1,4 +1,5 @@
-"""The short form of scripts/fuzz."""
+"""The short form of scripts/fuzz: 1400 cases. Hypothesis searches with 800 more for the same readers, where they are
+tests themselves (test_garbage, test_codecs, test_batches), and whatever it has found comes again there."""
 
 from __future__ import annotations
 
