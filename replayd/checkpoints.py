@@ -74,6 +74,8 @@ class _Running:
     is_known: bool = False
     finishing: bool = False
     in_flight: deque[Chunks] = field(default_factory=deque)
+    rescued_bytes: int = 0
+    """In flight, of chunks that nobody else has any more."""
 
 
 class Checkpoints:
@@ -99,6 +101,8 @@ class Checkpoints:
         """The last one is on the disk, and what it does not need is being removed."""
         self._stopping = False
         self._last_due = False
+        self.taken = 0
+        """Jobs that the writer has taken: whether the disk takes anything can be told by it."""
 
     def turn(self, now: float) -> float | None:
         """Do what there is to do; when the next turn is due if nothing else happens (`now`: at once), None if never."""
@@ -127,6 +131,12 @@ class Checkpoints:
     def wants_a_turn(self) -> bool:
         """The next turn copies the index, which takes as long as a turn's requests do: it is to have none."""
         return self._running is not None and self._running.memory is not None
+
+    @property
+    def rescued_bytes(self) -> int:
+        """What is in memory for the sake of a checkpoint alone: it was let go of, and the writer has not taken it."""
+        running = 0 if self._running is None else self._running.rescued_bytes
+        return running + self._service.chunks.handover.rescued_bytes
 
     @property
     def is_idle(self) -> bool:
@@ -195,6 +205,8 @@ class Checkpoints:
     def _post(self, running: _Running, chunks: SavedChunks, slots: Int64s | None) -> None:
         job = Chunks(chunks, slots)
         running.in_flight.append(job)
+        running.rescued_bytes += chunks.held_bytes if slots is None else 0
+        self._progress().rescued_bytes = running.rescued_bytes
         self._writer.post(job)
 
     # --- what the writer tells ----------------------------------------------------------------------------------------
@@ -213,8 +225,11 @@ class Checkpoints:
             running.todo, running.is_known = event.slots, True
             self._progress().chunks_total = len(event.slots)
         elif isinstance(event, Taken):
-            running.in_flight.popleft()
+            job = running.in_flight.popleft()
+            running.rescued_bytes -= job.chunks.held_bytes if job.slots is None else 0
+            self.taken += 1
             progress = self._progress()
+            progress.rescued_bytes = running.rescued_bytes
             progress.chunks, progress.nbytes = progress.chunks + event.chunks, progress.nbytes + event.nbytes
         elif isinstance(event, Durable):
             self._durable(running, event, now)

@@ -67,6 +67,8 @@ def _store_text(store: Mapping[str, Any]) -> str:
     if "running" in store:
         running = store["running"]
         text += f"; one is being written ({running['phase']}, {running['chunks']} of {running['chunks_total']} chunks)"
+    if "inserts_wait" in store:
+        text += f"; inserts wait: {store['inserts_wait']}"
     return text + (f"; the last one failed: {store['last_error']}" if "last_error" in store else "")
 
 

@@ -23,6 +23,8 @@ class Progress:
     chunks: int = 0
     chunks_total: int = 0
     nbytes: int = 0
+    rescued_bytes: int = 0
+    """Of chunks that have left the tables, and wait for the disk."""
 
 
 @dataclass(slots=True)
@@ -70,6 +72,8 @@ class Durability:
     """Between the store that the server began with and its configuration, for people."""
     lost: Lost = field(default_factory=Lost)
     running: Progress | None = None
+    waits: str | None = None
+    """Why inserts wait for the disk, for people; None: they do not."""
     replayed: int | None = None
     """Requests of the journal that the server began with."""
     journal: Callable[[float], dict[str, Any]] | None = None
@@ -117,6 +121,8 @@ class Durability:
             fields["durable_age_s"] = fields["journal"].pop("age_s")
         if self.last_error is not None:
             fields["last_error"] = self.last_error
+        if self.waits is not None:
+            fields["inserts_wait"] = self.waits
         if self.running is not None:
             running = self.running
             fields["running"] = {
@@ -124,6 +130,7 @@ class Durability:
                 "chunks": running.chunks,
                 "chunks_total": running.chunks_total,
                 "bytes": running.nbytes,
+                "rescued_bytes": running.rescued_bytes,
                 "elapsed_s": now - running.began_at,
             }
         return {"store": fields}

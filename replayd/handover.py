@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from replayd.limits import CHUNK_BYTES
 from replayd.messages import Buffer, Int64s, Uint64s
 from replayd.slots import INITIAL_CAPACITY, grown
 
@@ -40,6 +41,11 @@ class SavedChunks:
     def __len__(self) -> int:
         return len(self.uids)
 
+    @property
+    def held_bytes(self) -> int:
+        """What they take in memory, about."""
+        return int(self.nbytes.sum()) + CHUNK_BYTES * len(self)
+
 
 class Handover:
     """Chunks by slot. `collect` makes what is handed over of those in these slots."""
@@ -49,6 +55,8 @@ class Handover:
         self._unsaved = np.zeros(INITIAL_CAPACITY, np.bool_)
         self._wanted: NDArray[np.bool_] | None = None
         self._rescued: list[SavedChunks] = []
+        self.rescued_bytes = 0
+        """Of what was freed before its turn, since it was taken the last time."""
 
     @property
     def under_way(self) -> bool:
@@ -75,12 +83,14 @@ class Handover:
     def take_rescued(self) -> list[SavedChunks]:
         """What was freed before its turn, since the last time."""
         rescued, self._rescued = self._rescued, []
+        self.rescued_bytes = 0
         return rescued
 
     def end(self) -> None:
         """The checkpoint has all it wanted, or is given up."""
         self._wanted = None
         self._rescued = []
+        self.rescued_bytes = 0
 
     def forget(self, slots: Int64s) -> None:
         """The chunks stored in these slots were handed over and did not get to the disk."""
@@ -99,6 +109,7 @@ class Handover:
         wanted = self.still_wanted(slots)
         if len(wanted):
             self._rescued.append(self.take(wanted))
+            self.rescued_bytes += self._rescued[-1].held_bytes
         self._unsaved[slots] = False
 
     def loaded(self, capacity: int) -> None:

@@ -26,8 +26,6 @@ log = logging.getLogger("replayd")
 
 Mode = Literal["off", "interval", "sync"]
 
-PENDING_BYTES = 1 << 26
-"""Not on the disk yet, or held back for that: beyond it requests are left unread until the disk has caught up."""
 GROUPS = 2
 """Handed to the writer in an interval, so that the disk has half of it to commit one: only then is no more than the
 interval lost to a crash."""
@@ -330,9 +328,9 @@ class Journal:
         return self._open.nbytes + sum(posted.nbytes for posted in self._posted)
 
     @property
-    def is_behind(self) -> bool:
-        """The disk must catch up before more is read."""
-        return self._chain is not _Chain.BROKEN and self.pending_bytes + self._held_bytes > PENDING_BYTES
+    def waiting_bytes(self) -> int:
+        """Of that, and of replies that are held back for it."""
+        return 0 if self._chain is _Chain.BROKEN else self.pending_bytes + self._held_bytes
 
     def age_s(self, now: float) -> float:
         """How much of the last time a crash would lose."""

@@ -132,10 +132,16 @@ the record of each of its columns. All measured: growth of resident memory by a 
 (305 B an item less payload), 2 (411 B) and 32 chunks (3530 B), and tests/unit/test_overhead.py.
 """
 
-RESIDENT_SHARE, RESIDENT_BYTES, RESIDENT_STORE_BYTES = 1.25, 124 * MIB, 96 * MIB
+WAITING_BYTES = 64 * MIB
+"""What may wait for the disk: entries of the journal, replies that are held back for them, and chunks that were let go
+of before a checkpoint had them. Beyond it requests are left unread, or inserts are put off, until the disk has it.
+"""
+
+RESIDENT_SHARE, RESIDENT_BYTES, RESIDENT_STORE_BYTES = 1.25, 124 * MIB, WAITING_BYTES + 32 * MIB
 """What the process takes at most, in RAM: this share of the bytes that count against `max_bytes`, for fragments of the
 heap and arrays that have room to grow; an interpreter with numpy and libzmq (60 MiB) and free memory that the heap
-keeps (64 MiB); with a store what waits for the disk. Held to by scripts/soak; what is on its way comes beside it.
+keeps (64 MiB); with a store what waits for the disk, and a transaction (32 MiB). Held to by scripts/soak; what is on
+its way comes beside it.
 """
 
 

@@ -74,6 +74,8 @@ class Reception:
         self._tell = tell
         self._origin = origin
         self.recorder = recorder
+        self.guard: Callable[[str], PeerError | None] | None = None
+        """Of an op why it must not be taken now, whatever the recorder says."""
         self._pace = Pace()
         """Of what comes in; what was recorded is repeated at any."""
         self._joined: list[tuple[Peer, Frames, Unread]] = []
@@ -249,7 +251,8 @@ class Reception:
         return self._service.handle(peer, op, request, now)
 
     def _refusal(self, op: str) -> PeerError | None:
-        return None if self.recorder is None else self.recorder.refusal(op)
+        error = None if self.guard is None else self.guard(op)
+        return self.recorder.refusal(op) if error is None and self.recorder is not None else error
 
     def _refuse(self, peer: Peer, frames: Frames, fault: Undecodable, now: float) -> None:
         self._service.refuse(peer, fault.op, fault.id, fault.error)

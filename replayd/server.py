@@ -259,6 +259,7 @@ class Daemon:
         due = self._watch.due
         keeper = self._keeper
         self._reception.recorder = keeper.journal if keeper else None
+        self._reception.guard = keeper.refusal if keeper else None
         while not self._stop_asked:
             is_behind = keeper is not None and keeper.is_behind
             reads_router = _listens(poller, self._router, reads_router, not is_behind)

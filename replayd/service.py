@@ -311,6 +311,8 @@ class Service:
 
     def _why(self, peer: Peer, request: Why, now: float) -> None:
         fields = why(table_named(request.table, self.tables), self._names, now)
+        if self.durability.waits is not None and not fields["waiting"]:
+            fields |= {"verdict": "inserts_wait", "advice": self.durability.waits}
         self._outbox.append((peer, Result("why", request.id, fields)))
 
     def _peek(self, peer: Peer, request: Peek, now: float) -> None:

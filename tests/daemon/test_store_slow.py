@@ -73,6 +73,42 @@ def test_a_disk_that_is_stuck_holds_up_nobody_who_asks_for_nothing_durable(
         client.insert(np.zeros(2), {"u": 1.0})
 
 
+def test_what_waits_for_a_disk_that_is_stuck_is_bounded_and_inserts_alone_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("replayd.keeper.WAITING_BYTES", 1_000_000)
+    monkeypatch.setattr("replayd.keeper.STUCK_S", 0.1)
+    monkeypatch.setattr("replayd.checkpoints.BYTES_A_TURN", 1)
+    monkeypatch.setattr("replayd.store_writer.TRANSACTION_BYTES", 1)
+    noise = np.random.default_rng(0)
+    with replayd.Server([fifo("t", max_size=50)], data_dir=tmp_path) as server, Client(server.address) as client:
+        client.insert_batch(noise.integers(0, 256, (50, 1, 50_000), np.uint8), {"t": 1.0})
+        with stuck_disk(monkeypatch), Client(server.address) as other:
+            asking = in_thread(client.checkpoint)
+            until(lambda: other.info()["store"].get("running", {}).get("chunks_total") == 50)
+            sent = 0
+            with pytest.raises((errors.NotDurableError, errors.DeadlineExceededError)):
+                while sent < 50:
+                    other.insert(noise.integers(0, 256, 50_000, np.uint8), {"t": 1.0}, timeout_ms=2000)
+                    sent += 1
+            # As many as fit, and not one that would push out what has no room.
+            assert 15 <= sent <= 25
+            told = other.info()["store"]
+            assert 1_000_000 < told["running"]["rescued_bytes"] < 1_200_000
+            assert "MB of a checkpoint" in told["inserts_wait"]
+            assert (other.why("t").verdict, other.why("t").advice) == ("inserts_wait", told["inserts_wait"])
+            assert f"inserts are put off: {told['inserts_wait']}" in caplog.text
+            assert len(other.sample_batch("t", 8).info.key) == 8
+            assert asking.is_alive()
+            waiting = in_thread(lambda: client.insert(np.zeros(50_000, np.uint8), {"t": 1.0}))
+            assert waiting.is_alive()
+        for thread in (asking, waiting):
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+        assert "inserts_wait" not in client.info()["store"]
+        assert client.info()["store"]["last"]["chunks"] == 50
+
+
 def test_a_checkpoint_that_is_being_written_is_seen_in_info_and_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -386,7 +386,7 @@ def test_what_cannot_be_written_is_not_acknowledged_until_a_checkpoint_has_it(tm
 
 
 def test_while_the_disk_is_behind_nothing_more_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replayd.journal.PENDING_BYTES", 10_000)
+    monkeypatch.setattr("replayd.keeper.WAITING_BYTES", 10_000)
     with Journaled(tmp_path, [fifo()], JournalOptions("interval", 1000.0)) as live:
         ask(live, inserted(StreamWriter(), 10, 2000))
         assert live.keeper.is_behind

@@ -109,6 +109,7 @@ def busy_service() -> Service:
         restored_generation=1,
         differences=["table 'per': max_size is 9 by the configuration, and was 8 when it was saved"],
         running=Progress(began_at=1.5),
+        waits="70 MB of a checkpoint wait for the disk",
         replayed=7,
     )
     journal = Journal(JournalOptions("sync"), service, lambda entries: None, next_entry=1)
