@@ -201,7 +201,10 @@ class Loading(PeerError):
 
 class NotDurable(PeerError):
     code = "not_durable"
-    meaning = "the server answers only for what is on its disk, and that takes no more; detail: `reason`"
+    meaning = (
+        "the server answers only for what is on its disk, and that takes no more; or too much waits for it; detail: "
+        "`reason`"
+    )
     fault = "server"
     retry = "after a pause"
 

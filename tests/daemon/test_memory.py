@@ -20,11 +20,11 @@ DEADLINE_S = 400.0
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--max-bytes", "64MiB"),
+        ("--max-bytes", "64MiB", "--journal", "off"),
         ("--max-bytes", "96MiB", "--readers", "1", "--journal", "interval"),
         ("--max-bytes", "8MiB", "--small"),
     ],
-    ids=["inserts alone", "readers and a store", "small items"],
+    ids=["checkpoints", "readers and a store", "small items"],
 )
 def test_memory_is_flat_when_full_and_bounded_by_max_bytes(arguments: tuple[str, ...]) -> None:
     ended = subprocess.run(
