@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,3 +52,28 @@ def test_a_fault_of_the_server_is_logged_told_to_those_who_wait_and_raised_by_st
         server.stop()
     server.stop()
     assert "the daemon fails" in caplog.text
+
+
+@pytest.mark.parametrize(("what", "journal"), [("pack_block", "off"), ("pack", "sync")])
+def test_a_fault_of_the_writer_of_its_store_ends_a_server_too_and_the_last_commit_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str, journal: Any
+) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise ZeroDivisionError("made up")
+
+    server = replayd.Server([table()], data_dir=tmp_path, journal=journal)
+    with replayd.Client(server.address) as client, caplog.at_level(logging.ERROR, logger="replayd"):
+        client.insert([1.0], {"t": 1.0})
+        client.checkpoint()
+        with monkeypatch.context() as broken:
+            broken.setattr(f"replayd.store_writer.{what}", fail)
+            with pytest.raises(ReplaydError):
+                client.insert([2.0], {"t": 1.0}, timeout_ms=2000)
+                client.checkpoint(timeout_ms=2000)
+    with pytest.raises(AssertionError, match="writes the store") as fault:
+        server.stop()
+    assert isinstance(fault.value.__cause__, ZeroDivisionError)
+    assert "the daemon fails" in caplog.text
+    assert "ZeroDivisionError: made up" in caplog.text
+    with replayd.Server([table()], data_dir=tmp_path) as again, replayd.Client(again.address) as client:
+        assert len(client.peek("t", oldest=10).items) == 1
