@@ -55,7 +55,9 @@ def remove_leftovers(parent: Path, names: str) -> None:
     for path in sorted(parts):
         try:
             if path.is_dir() and not path.is_symlink() and _remove_leftover(path):
-                log.warning("removed %s, which a copy left that was cut short", path)
+                log.warning(
+                    "removed %s, which a copy left that was cut short; see that copies have time and room", path
+                )
         except OSError as error:
             log.warning("%s may be what a copy left that was cut short: %s; remove it by hand", path, error)
 

@@ -277,7 +277,10 @@ def test_what_a_copy_left_that_was_killed_at_any_step_goes_with_the_next_one_the
         copy_store(live, parent / "copy")
         assert names(parent) == {"copy", "other"}
         told = [record.message for record in caplog.records]
-        assert told == [f"removed {parent / part}, which a copy left that was cut short" for part in parts]
+        assert told == [
+            f"removed {parent / part}, which a copy left that was cut short; see that copies have time and room"
+            for part in parts
+        ]
         assert contents(parent / "copy") == OLD
 
 
