@@ -217,20 +217,19 @@ class Keeper:
 
     def _look_at_disk(self, checkpoints: Checkpoints, now: float) -> float | None:
         """See whether too much waits for it, and whether it takes anything; when to look again."""
-        taken, self._taken = self._taken, checkpoints.taken
-        if not self._is_overfull:
+        taken, self._taken = self._taken, checkpoints.taken + (0 if self.journal is None else self.journal.commits)
+        is_overfull = self._is_overfull
+        if not is_overfull:
             self._behind_since = None
             if self._is_stuck:
-                log.info("the disk takes what waited for it, and inserts go on")
+                log.info("the disk takes what waited for it, and requests go on")
         elif self._behind_since is None or taken != self._taken:
             self._behind_since = now
-        self._is_stuck, was_stuck = (
-            self._behind_since is not None and now - self._behind_since >= STUCK_S,
-            self._is_stuck,
-        )
+        was_stuck = self._is_stuck
+        self._is_stuck = self._behind_since is not None and now - self._behind_since >= STUCK_S
         if self._is_stuck and not was_stuck:
             log.warning("%s: %s", "inserts are put off" if self.journal is None else "requests wait", self._story)
-        self._service.durability.waits = self._story if self._is_overfull else None
+        self._service.durability.waits = self._story if is_overfull else None
         return None if self._behind_since is None or self._is_stuck else self._behind_since + STUCK_S
 
     @property
@@ -240,11 +239,12 @@ class Keeper:
 
     @property
     def _story(self) -> str:
-        rescued = 0 if self._checkpoints is None else self._checkpoints.rescued_bytes
-        waiting = f"{rescued / 1e6:.0f} MB of a checkpoint, which nobody else has any more"
-        if self.journal is not None:
-            waiting += f", and {self.journal.waiting_bytes / 1e6:.0f} MB of the journal"
-        return f"{waiting}, wait for the disk of {self._options.path}: see to it if that does not end by itself"
+        waiting = []
+        if self._checkpoints is not None and (nbytes := self._checkpoints.rescued_bytes):
+            waiting.append(f"{nbytes / 1e6:.1f} MB that left the tables and belong to a checkpoint")
+        if self.journal is not None and (nbytes := self.journal.waiting_bytes):
+            waiting.append(f"{nbytes / 1e6:.1f} MB of the journal")
+        return f"{' and '.join(waiting)} wait for the disk of {self._options.path}: see to it if that does not end"
 
     def refusal(self, op: str) -> PeerError | None:
         """Why a request must not be taken now. Only what needs memory has to wait for a disk that takes nothing."""

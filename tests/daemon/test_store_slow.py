@@ -95,7 +95,7 @@ def test_what_waits_for_a_disk_that_is_stuck_is_bounded_and_inserts_alone_wait_f
             assert 15 <= sent <= 25
             told = other.info()["store"]
             assert 1_000_000 < told["running"]["rescued_bytes"] < 1_200_000
-            assert "MB of a checkpoint" in told["inserts_wait"]
+            assert "MB that left the tables and belong to a checkpoint wait for the disk" in told["inserts_wait"]
             assert (other.why("t").verdict, other.why("t").advice) == ("inserts_wait", told["inserts_wait"])
             assert f"inserts are put off: {told['inserts_wait']}" in caplog.text
             assert len(other.sample_batch("t", 8).info.key) == 8

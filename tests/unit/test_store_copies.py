@@ -22,6 +22,7 @@ from replayd.store import Store
 from replayd.store_copies import bring_back, copy_into_rotation, copy_store
 from replayd.store_files import DATA, LOCK, MARK
 from replayd.store_parts import part_of_copy, remove_files
+from tests.daemon.harness import environment
 from tests.unit.kept import Kept
 
 OLD, NEW = [b"old" * 99], [b"new" * 99, b"newer" * 99]
@@ -356,7 +357,7 @@ with Store(Path(sys.argv[1])) as store:
 
 def test_a_store_is_copied_whole_while_it_is_written(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITES, str(tmp_path / "live")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+    with subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
         assert writer.stdin is not None
         assert writer.stdout is not None
         writer.stdout.readline()

@@ -18,6 +18,7 @@ import pytest
 
 from replayd.errors import LastCheckpointFailed, StoreError
 from replayd.store import Store
+from tests.daemon.harness import environment
 from tests.unit.kept import Kept
 from tests.unit.test_store_copies import READER_KILLED
 
@@ -150,7 +151,7 @@ with Store(Path(sys.argv[1]), map_bytes=1 << 20) as store:
 
 
 def test_a_map_for_which_there_is_no_address_space_is_an_error_that_passes(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", GROWS, str(tmp_path / "store")], check=True)
+    subprocess.run([sys.executable, "-c", GROWS, str(tmp_path / "store")], env=environment(), check=True)
 
 
 def test_a_reader_that_is_killed_does_not_let_a_journal_grow_that_is_trimmed(tmp_path: Path) -> None:
