@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -84,7 +85,10 @@ try:
     writer.flush(timeout_ms=500)
 except replayd_client.errors.DeadlineExceededError:
     print("parked", flush=True)
-sys.stdin.read()
+if sys.stdin.readline():
+    writer.create_item("replay", 1.0, {"step": writer.history["step"][-40:]})
+    writer.flush()
+    print("all acknowledged", flush=True)
 """
 
 
@@ -109,6 +113,33 @@ def test_chunks_of_a_killed_actor_are_freed_though_its_insert_is_parked(
                 [sample] = client.sample("replay", emit_timesteps=False)
                 assert sample.data[0].shape == (3, 1000)
             assert client.info()["chunks"]["count"] == 0
+    finally:
+        actor.kill()
+        actor.communicate()
+
+
+def test_an_actor_that_was_stopped_beyond_its_lease_goes_on_though_its_insert_is_parked(
+    start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    config = tmp_path / "replayd.toml"
+    config.write_text('[server]\nlease = "2s"\n')
+    daemon = start_daemon("--config", str(config), "--table", "replay,preset=queue,max_size=1")
+    command = [sys.executable, "-c", PARKING_ACTOR, daemon.address]
+    actor = subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert actor.stdin is not None
+        assert actor.stdout is not None
+        assert actor.stdout.readline() == "parked\n"
+        with Client(daemon.address) as client:
+            actor.send_signal(signal.SIGSTOP)
+            _info_when(client, lambda info: info["streams"]["open"] == 0)
+            actor.send_signal(signal.SIGCONT)
+            # Its next item needs chunks that are gone with the lease, and the others are there once.
+            print(file=actor.stdin, flush=True)
+            shapes = [next(iter(client.sample("replay", emit_timesteps=False))).data[0].shape for _ in range(3)]
+            assert shapes == [(3, 1000), (3, 1000), (40,)]
+            assert actor.stdout.readline() == "all acknowledged\n"
+            assert client.info()["tables"][0]["size"] == 0
     finally:
         actor.kill()
         actor.communicate()
