@@ -188,7 +188,7 @@ STEPS = 40
 def kill_at_each_step(work: str, source: Path, many: Path) -> int:
     """How many were killed before one ended by itself: each works in its own of the directories in `many`."""
     command = [sys.executable, "-c", KILLED, work, str(source), str(many), str(STEPS)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
     codes = list(map(int, ended.stdout.split()))
     kills = len(codes) - 1
     assert codes == [-signal.SIGKILL] * kills + [0], ended.stderr
