@@ -122,3 +122,16 @@ def test_settings_are_checked_without_sockets_and_codecs(tmp_path: Path) -> None
     found = imported_by(["default-config"], ["check-config", str(path)])
     assert "pydantic" in found
     assert not found & {"zmq", "blosc2", "rich", "prometheus_client", "lmdb"}
+
+
+def test_a_command_runs_with_the_collector_of_cycles_on() -> None:
+    script = (
+        "import gc, replayd.cli\n"
+        "replayd.cli.main = lambda: print(gc.isenabled())\n"
+        "from replayd.__main__ import run\n"
+        "run()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "True\n"
