@@ -217,8 +217,8 @@ def serve(
         fds=fds,
         keys=Path(config.access.keys) if config.access else None,
     )
-    # From here on a signal means an orderly end or nothing, also before the loop runs and takes over the handlers.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # From here on a signal means what it will mean to the loop, which takes over the handlers when it runs.
+    signal.signal(signal.SIGHUP, lambda *_: daemon.read_settings_again())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: daemon.stop())
     try:

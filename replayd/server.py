@@ -188,6 +188,11 @@ class Daemon:
         self._stop_asked = True
         self._wake()
 
+    def read_settings_again(self) -> None:
+        """Have `run` call `reload` and read the allow-list; safe from any thread and from signal handlers."""
+        self._reload_asked = True
+        self._wake()
+
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError, OSError):
             self._wake_write.send(b"\0")
