@@ -261,7 +261,7 @@ class Daemon:
         poller = self._poller()
         reads_router, reads_pull = True, False
         self._watch.tell("")
-        due = self._watch.due
+        due: float | None = 0.0  # The first turn waits for nothing: loading was woken for what was asked for before it.
         keeper = self._keeper
         self._reception.recorder = keeper.journal if keeper else None
         self._reception.guard = keeper.refusal if keeper else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import time
 
@@ -45,11 +46,6 @@ class Watch:
         self._vitals.pid = os.getpid()
         self._vitals.limit_bytes = limit_bytes()
         self._vitals.address_space_bytes = address_space_bytes()
-
-    @property
-    def due(self) -> float | None:
-        """When the next bulletin is, None if nobody wants any."""
-        return None if self._board is None else self._board.due
 
     def tell(self, state: str, step: object = None) -> None:
         """Why requests are not served, for who looks at the board, and the manager; empty: they are.
@@ -113,9 +109,9 @@ class Watch:
                 now=ended,
                 level=logging.WARNING,
             )
-        if self._board is None or self._manager is None:
-            return self.due
-        return min(self._board.due, self._manager.tick(ended, self._board.newest))
+        if self._board is None:
+            return None
+        return min(self._board.due, self._manager.tick(ended, self._board.newest) if self._manager else math.inf)
 
 
 def handshake_text(failed: FailedHandshake) -> tuple[str, int]:

@@ -71,3 +71,36 @@ def test_who_asks_again_and_again_sees_it_come_nearer(
     lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("loading: chunks")]
     assert any("about" in line and f"of {ITEMS} items" in line and line.endswith("s left") for line in lines)
     assert len({line.partition(", for ")[0] for line in lines}) >= 2
+
+
+def test_what_is_asked_for_while_it_loads_is_done_once_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zmq_context: Any
+) -> None:
+    with replayd.Server([fifo("t")], data_dir=tmp_path):
+        pass
+    let_through, opened = threading.Event(), Store.__init__
+
+    def slowly(store: Store, *arguments: Any, **options: Any) -> None:
+        assert let_through.wait(DEADLINE_S)
+        opened(store, *arguments, **options)
+
+    monkeypatch.setattr(Store, "__init__", slowly)
+    reloaded = threading.Event()
+    # Nothing else makes its loop turn: nobody looks at bulletins, and whoever asks something has asked before.
+    daemon = Daemon([fifo("t")], "tcp://127.0.0.1:0", store=StoreOptions(tmp_path), reload=lambda *_: reloaded.set())
+    daemon.bind()
+    thread = threading.Thread(target=daemon.run, args=(False,))
+    thread.start()
+    peer = Peer(zmq_context, daemon.router_address)
+    try:
+        daemon.read_settings_again()
+        for _ in range(2):  # With the second answer what woke it is taken.
+            assert peer.ask("hello")["error"]["code"] == "loading"
+        assert not reloaded.is_set()
+        let_through.set()
+        assert reloaded.wait(DEADLINE_S)
+    finally:
+        let_through.set()
+        daemon.stop()
+        thread.join(DEADLINE_S)
+        peer.close()
