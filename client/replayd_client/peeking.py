@@ -68,6 +68,7 @@ def peek(
     pool: ConnectionPool, table: str, keys: Any, orders: Mapping[str, int | None], deadline: float | None
 ) -> Peeked:
     """By `keys` or in one of the orders, whichever is not None. Raises DataError if that is not exactly one."""
+    checked_table(table)
     asked = {order: n for order, n in orders.items() if n is not None}
     if len(asked) + (keys is not None) != 1:
         raise DataError(f"a peek takes exactly one of keys, {', '.join(orders)}")
@@ -104,7 +105,6 @@ def peek_first(pool: ConnectionPool, table: str, order: str, n: int, deadline: f
 def _peek(
     pool: ConnectionPool, table: str, order: str, n: int, keys: NDArray[np.uint64], deadline: float | None
 ) -> PeekReply:
-    checked_table(table)
     reply = pool.call("peek", lambda request_id: encode_peek(request_id, table, order, n, keys), deadline)
     assert isinstance(reply, PeekReply), "peek is answered by peek"
     return reply

@@ -93,6 +93,7 @@ CLIENT_CALLS: list[tuple[str, Callable[[Client, Any], Any], list[Any]]] = [
     ("why table", lambda c, a: c.why(a), NO_TABLES),
     ("why timeout_ms", lambda c, a: c.why("t", timeout_ms=a), NO_TIMEOUTS),
     ("peek table", lambda c, a: c.peek(a, newest=1), NO_TABLES),
+    ("peek table, no keys", lambda c, a: c.peek(a, keys=[]), NO_TABLES),
     ("peek newest", lambda c, a: c.peek("t", newest=a), NO_COUNTS),
     ("peek highest", lambda c, a: c.peek("t", highest=a), NO_COUNTS),
     ("peek keys", lambda c, a: c.peek("t", keys=a), [3, "ab", [1.0], [True], [-1], [[1], [1, 2]]]),
