@@ -249,11 +249,11 @@ WIRE_ERRORS: tuple[type[PeerError], ...] = (
 
 
 class BindError(Exception):
-    """An address could not be bound at start; the message names it and the reason."""
+    """An address could not be bound at start; the message names it and the reason. `is_taken`: somebody has it."""
 
-    def __init__(self, endpoint: str, why: str) -> None:
+    def __init__(self, endpoint: str, why: str, *, is_taken: bool) -> None:
         super().__init__(f"cannot bind {endpoint}: {why}")
-        self.endpoint = endpoint
+        self.endpoint, self.is_taken = endpoint, is_taken
 
 
 class StoreError(Exception):

@@ -8,6 +8,7 @@ never waits for it.
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import io
 import ipaddress
@@ -65,7 +66,8 @@ class StatusServer:
         try:
             self._server = _Server(host, int(port))
         except OSError as error:
-            raise BindError(f"http://{listen}", str(error.strerror)) from error
+            is_taken = error.errno == errno.EADDRINUSE
+            raise BindError(f"http://{listen}", str(error.strerror), is_taken=is_taken) from error
         self._pages = _Pages(board, only_here=_is_loopback(host))
         self._server.set_app(self._pages)
         self._closing = False

@@ -92,7 +92,7 @@ def bound(
             socket.bind(endpoint)
             path.chmod(PATH_MODE)
     except (zmq.ZMQError, OSError) as error:
-        raise BindError(endpoint, os.strerror(error.errno or 0)) from error
+        raise BindError(endpoint, os.strerror(error.errno or 0), is_taken=error.errno == errno.EADDRINUSE) from error
     return socket
 
 
@@ -114,7 +114,7 @@ def _alone_beside(path: Path, endpoint: str) -> Iterator[None]:
             deadline = time.monotonic() + ALONE_S
             while not _locked(directory):
                 if time.monotonic() > deadline:
-                    raise BindError(endpoint, "another process holds its directory locked")
+                    raise BindError(endpoint, "another process holds its directory locked", is_taken=False)
                 time.sleep(ALONE_S / 500)
         yield
 
@@ -134,9 +134,9 @@ def _refuse_if_taken(path: Path, endpoint: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise BindError(endpoint, str(error.strerror)) from error
+        raise BindError(endpoint, str(error.strerror), is_taken=False) from error
     if not is_socket:
-        raise BindError(endpoint, "there is a file that is no socket")
+        raise BindError(endpoint, "there is a file that is no socket", is_taken=False)
     with unix.socket(unix.AF_UNIX, unix.SOCK_STREAM) as probe:
         # A full backlog is somebody, too.
         probe.setblocking(False)
@@ -145,12 +145,12 @@ def _refuse_if_taken(path: Path, endpoint: str) -> None:
         except (ConnectionRefusedError, FileNotFoundError):
             return
         except PermissionError as error:
-            raise BindError(endpoint, "there is a socket of somebody else") from error
+            raise BindError(endpoint, "there is a socket of somebody else", is_taken=True) from error
         except BlockingIOError:
             pass
         except OSError as error:
-            raise BindError(endpoint, str(error.strerror)) from error
-    raise BindError(endpoint, f"{os.strerror(errno.EADDRINUSE)}: somebody answers there")
+            raise BindError(endpoint, str(error.strerror), is_taken=False) from error
+    raise BindError(endpoint, f"{os.strerror(errno.EADDRINUSE)}: somebody answers there", is_taken=True)
 
 
 def address_of(socket: zmq.Socket[Any]) -> str:

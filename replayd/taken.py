@@ -25,8 +25,8 @@ _ACCEPTS = 1 << 16
 
 
 def told(error: BindError) -> str:
-    """What could not be bound, why, and who is there."""
-    who = holder(error.endpoint)
+    """What could not be bound, why, and who is there if that is why."""
+    who = holder(error.endpoint) if error.is_taken else ""
     return f"{error}, {who} has it" if who else str(error)
 
 

@@ -12,8 +12,12 @@ from pathlib import Path
 import pytest
 
 from replayd import taken
+from replayd.board import Board
 from replayd.config import read_config
 from replayd.errors import BindError
+from replayd.http import StatusServer
+from replayd.server import Daemon
+from replayd.table import Table
 from replayd.taken import another, holder, told
 
 ME = f"process {os.getpid()} ("
@@ -45,12 +49,14 @@ def test_who_listens_at_an_address_is_told_while_somebody_does(listener: tuple[s
     listening, endpoint = listener
     assert holder(endpoint).startswith(ME)
     assert holder(endpoint.replace("tcp://", "http://")).startswith(ME)
-    assert told(BindError(endpoint, "Address already in use")) == (
-        f"cannot bind {endpoint}: Address already in use, {holder(endpoint)} has it"
-    )
+    taken = BindError(endpoint, "Address already in use", is_taken=True)
+    assert told(taken) == f"cannot bind {endpoint}: Address already in use, {holder(endpoint)} has it"
+    # Who listens there is not why it cannot be bound, if something else is.
+    other = BindError(endpoint, "Permission denied", is_taken=False)
+    assert told(other) == f"cannot bind {endpoint}: Permission denied"
     listening.close()
     assert holder(endpoint) == ""
-    assert told(BindError(endpoint, "Permission denied")) == f"cannot bind {endpoint}: Permission denied"
+    assert told(taken) == f"cannot bind {endpoint}: Address already in use"
 
 
 @pytest.mark.parametrize("listener", ["0.0.0.0"], indirect=True)
@@ -58,6 +64,27 @@ def test_who_has_a_port_of_all_addresses_has_that_of_each(listener: tuple[socket
     port = listener[1].rpartition(":")[2]
     for host in ("127.0.0.1", "localhost", "*"):
         assert holder(f"tcp://{host}:{port}").startswith(ME)
+
+
+def bind(endpoint: str) -> None:
+    """As the daemon does, or its status page."""
+    if endpoint.startswith("http://"):
+        StatusServer(Board(), endpoint.removeprefix("http://"))
+    else:
+        Daemon([Table.queue("t", 1)], listen=endpoint, ingest=None).bind()
+
+
+@pytest.mark.parametrize("listener", ["0.0.0.0"], indirect=True)
+@pytest.mark.parametrize("scheme", ["tcp", "http"])
+def test_an_address_that_this_machine_has_not_is_not_said_to_be_somebodys(
+    listener: tuple[socket.socket, str], scheme: str
+) -> None:
+    port = listener[1].rpartition(":")[2]
+    # An address of documentation is no machine's, and who listens at all of this one's has not that.
+    for host, has_it in (("127.0.0.1", True), ("192.0.2.1", False)):
+        with pytest.raises(BindError) as refused:
+            bind(f"{scheme}://{host}:{port}")
+        assert (refused.value.is_taken, " has it" in told(refused.value)) == (has_it, has_it)
 
 
 @pytest.mark.parametrize("listener", ["127.0.0.1", "path"], indirect=True)
