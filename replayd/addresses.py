@@ -6,17 +6,24 @@ Owns their form. Opens nothing.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 
 FREE_PATH = "ipc://*"
 """What stands for a path that nobody has."""
 OFF = "off"
 """What stands for no address where there may be none."""
+PATH_MOST_BYTES = 107
+"""What the kernel takes for the path of a socket: `sun_path` has 108 bytes with the 0 at its end; see unix(7)."""
+INGEST_SUFFIX = "-ingest"
+"""What ingest's path has after that of requests, unless it is said where it is."""
 
 
 def bindable(address: str) -> str:
     """The same address: tcp://HOST:PORT or ipc://PATH. Raises ValueError if it is none."""
     if address.startswith("ipc://") and len(address) > len("ipc://"):
+        if (size := len(os.fsencode(address.removeprefix("ipc://")))) > PATH_MOST_BYTES:
+            raise ValueError(f"expected a path of at most {PATH_MOST_BYTES} bytes in {address!r}, which has {size}")
         return address
     host, port = _host_and_port(address)
     if host != "*" and host != "localhost":
@@ -27,6 +34,19 @@ def bindable(address: str) -> str:
     if port > 65535:
         raise ValueError(f"expected a port from 0 to 65535 in {address!r}")
     return address
+
+
+def ingest_bindable(address: str) -> str:
+    """As `bindable`, of ingest's address, which may be none and may follow from that of requests."""
+    try:
+        return address and bindable(address)
+    except ValueError as error:
+        if not address.startswith("ipc://") or not address.endswith(INGEST_SUFFIX):
+            raise
+        raise ValueError(
+            f"{error}; unless `ingest` is said it is the path of `listen` and {INGEST_SUFFIX!r}: shorten that, or set "
+            'ingest to another address, or to "" for none'
+        ) from None
 
 
 def is_public(address: str) -> bool:

@@ -18,7 +18,7 @@ from copy import deepcopy
 from types import MappingProxyType
 from typing import Any
 
-from replayd.addresses import FREE_PATH
+from replayd.addresses import FREE_PATH, INGEST_SUFFIX
 from replayd.config_choices import LIMITERS
 from replayd.config_environment import put_environment
 from replayd.config_faults import ConfigError, Fault, Places, faults_of, key_text, unknown
@@ -85,18 +85,24 @@ def read_config(
     for key, value in (("level", log_level), ("format", log_format)):
         if value is not None and isinstance(log := data.setdefault("log", {}), dict):
             log[key] = value
-    places.elsewhere.update(dict.fromkeys(set(_keys_of(data)) - {*_unchanged(before, data)}, ""))
+    typed = {"listen": listen, "port": port, "ingest_port": ingest_port, "http": http, "seed": seed}
+    typed |= {"max_bytes": max_bytes, "insecure_public": insecure_public or None, "data_dir": data_dir}
+    typed |= {"journal": journal, "log_level": log_level, "log_format": log_format}
+    told = [name for name in OPTIONS if typed[name] is not None]
+    # An address that nobody said follows from that of requests. Of that itself the port is no fault: it is a number.
+    sources = {OPTIONS[name]: variables.get(name, "") for name in reversed(told)}
+    listens = sources.get(OPTIONS["listen"], places.of(OPTIONS["listen"]))
+    changed = set(_keys_of(data)) - {*_unchanged(before, data)}
+    places.elsewhere.update({key: sources.get(key, listens) for key in changed})
+    places.tables_elsewhere = variables.get("tables", "")
     _check_numbers(data, places)
     config, errors = judged(data)
-    faults = [Fault(problem) for problem in problems]
+    faults = [Fault(problem, place=places.tables_elsewhere) for problem in problems]
     faults += [fault for details in errors for fault in faults_of(details, data, places)]
     faults += _named_twice(data, places)
     if faults or config is None:
         raise ConfigError(faults, config)
-    typed = {"listen": listen, "port": port, "ingest_port": ingest_port, "http": http, "seed": seed}
-    typed |= {"max_bytes": max_bytes, "insecure_public": insecure_public or None, "data_dir": data_dir}
-    typed |= {"journal": journal, "log_level": log_level, "log_format": log_format}
-    for name in [name for name, value in typed.items() if value is not None]:
+    for name in told:
         origins[OPTIONS[name]] = variables.get(name, f"--{name.replace('_', '-')}")
     config.origins.update(origins)
     return config
@@ -256,7 +262,7 @@ def _with_port(address: Any, port: int) -> Any:
 
 def _path_after(listen: str) -> str:
     """The path that goes with one listened at, so that whom the latter keeps out comes in by neither."""
-    return listen if listen == FREE_PATH else f"{listen}-ingest"
+    return listen if listen == FREE_PATH else f"{listen}{INGEST_SUFFIX}"
 
 
 def _port_after(listen: Any, distance: int) -> int | None:

@@ -49,12 +49,14 @@ class ConfigError(Exception):
 
 @dataclass(slots=True)
 class Places:
-    """Where settings were written. `elsewhere` has those that are not the file's: the variable, empty for a flag."""
+    """Where settings were written. `elsewhere` has those that are not the file's: the variable, empty for a flag; and
+    so has `tables_elsewhere` of the tables beyond those of the file."""
 
     file: str | None = None
     text: str = ""
     tables_of_file: int = 0
     elsewhere: dict[Path, str] = field(default_factory=dict)
+    tables_elsewhere: str = ""
 
     def of(self, path: Path) -> str:
         """The place of this key."""
@@ -62,7 +64,7 @@ class Places:
             return self.elsewhere[path[:2]]
         match path:
             case ("table", int(index), *_) if index >= self.tables_of_file:
-                return ""
+                return self.tables_elsewhere
         if self.file is None:
             return ""
         line = line_of(key_lines(self.text), path)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 
-from replayd.addresses import OFF, bindable, collide, http_address, is_public
+from replayd.addresses import OFF, bindable, collide, http_address, ingest_bindable, is_public
 from replayd.config_choices import Limiter, MinSizeLimiter, PlainSelector, QueueLimiter, Section, Selector, StackLimiter
 from replayd.config_units import as_bytes, as_seconds
 from replayd.extensions import InsertOnSample, PriorityDiffusion
@@ -219,7 +219,7 @@ class ServerConfig(Section):
 
     listen: Annotated[str, AfterValidator(bindable)] = "tcp://127.0.0.1:7077"
     """Where requests are taken: tcp://HOST:PORT, HOST a number, `*` or localhost; or ipc://PATH."""
-    ingest: Annotated[str, AfterValidator(lambda address: address and bindable(address))] = "tcp://127.0.0.1:7079"
+    ingest: Annotated[str, AfterValidator(ingest_bindable)] = "tcp://127.0.0.1:7079"
     """Where inserts by PUSH are taken, at most once each; "" for nowhere. Unless said, two ports above `listen`, or, if
     that is a path, at the path and `-ingest`."""
     seed: int | None = Field(None, ge=0, examples=[1])

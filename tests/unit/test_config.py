@@ -558,6 +558,46 @@ def test_what_the_command_line_says_is_not_blamed_on_the_file(write: Any) -> Non
     assert places == {"server.listen": "", "table 'b': max_size": ""}
 
 
+def test_a_fault_of_an_option_from_a_variable_is_told_with_the_variable(write: Any) -> None:
+    path = write('[server]\nlisten = "tcp://127.0.0.1:1"\n[[table]]\nname = "a"\n')
+    faulty: dict[str, Any] = {
+        "listen": "nowhere:x",
+        "http": "x",
+        "max_bytes": "lots",
+        "data_dir": "",
+        "journal": "perhaps",
+        "log_level": "loud",
+        "log_format": "nice",
+        "tables": ["a", "b,max_size=x", "c,max_sise=1"],
+    }
+    named = {name: f"REPLAYD_SERVE_{name}".upper() for name in faulty}
+    for said in (named, {}):
+        found = faults(path, **faulty, variables=said)
+        assert {fault.place for fault in found} == (set(said.values()) or {""})
+        assert len(found) >= len(faulty) + 2
+
+
+@pytest.mark.parametrize("listen", ["listen", "REPLAYD_SERVER_LISTEN", "typed", "REPLAYD_SERVE_LISTEN"])
+@pytest.mark.parametrize("size", [100, 101, 107, 108])
+def test_a_path_that_the_kernel_does_not_take_is_a_fault_of_the_settings(write: Any, listen: str, size: int) -> None:
+    address = f"ipc:///{'x' * (size - 3)}é"[: 6 + size]
+    assert len(address.removeprefix("ipc://").encode()) == size
+    path = write(f'[server]\nlisten = "{address}"\n' if listen == "listen" else "")
+    options: dict[str, Any] = {"environment": {listen: address}} if "SERVER" in listen else {}
+    if listen in ("typed", "REPLAYD_SERVE_LISTEN"):
+        options = {"listen": address, "variables": {"listen": listen} if listen != "typed" else {}}
+    place = {"listen": f"{path}:2", "typed": ""}.get(listen, listen)
+    told = [] if size == 100 else faults(path, **options)
+    most = {"server.ingest": 100, "server.listen": 107}
+    assert {(fault.key, fault.place) for fault in told} == {(key, place) for key in most if size > most[key]}
+    for fault in told:
+        assert "a path of at most 107 bytes" in fault.what
+        assert fault.key == "server.listen" or "shorten that, or set ingest to another address" in fault.what
+    # Who says where ingest is may use all of it.
+    if size <= 107:
+        assert read_config(path, **options, ingest_port=0).server.listen == address
+
+
 # --- the environment --------------------------------------------------------------------------------------------------
 
 
