@@ -139,9 +139,14 @@ class Checkpoints:
         return running + self._service.chunks.handover.rescued_bytes
 
     @property
+    def is_under_way(self) -> bool:
+        """One is being written, or about to be."""
+        return self._running is not None or self._last_due
+
+    @property
     def is_idle(self) -> bool:
-        """Nothing is being written, or about to be."""
-        return self._running is None and not self._last_due and not self._is_sweeping
+        """Nor is what the last one does not need being removed."""
+        return not self.is_under_way and not self._is_sweeping
 
     def stop_with_one_more(self, now: float) -> None:
         """The service has stopped: after a checkpoint that runs one more, the last. `turn` until it `is_idle`."""

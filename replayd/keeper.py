@@ -182,12 +182,15 @@ class Keeper:
             return Store(path, self._options.map_bytes, begins_anew=True)
 
     def _begin_journal(self, checkpoints: Checkpoints) -> None:
-        """Write the checkpoint that it goes on from. If the disk does not take it the server begins without."""
+        """Write the checkpoint that it goes on from. If the disk does not take it the server begins without.
+
+        What the journal was before is removed while the server runs.
+        """
         while True:
             self._woken.clear()
             self.progress.advance(0)  # Which raises if it is not wanted any more.
             due = checkpoints.turn(time.monotonic())
-            if checkpoints.is_idle:
+            if not checkpoints.is_under_way:
                 return
             if due is None:
                 self._woken.wait()

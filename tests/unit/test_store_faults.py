@@ -16,10 +16,12 @@ import lmdb
 import numpy as np
 import pytest
 
+from replayd.checkpoints import Checkpoints
 from replayd.errors import LastCheckpointFailed, StoreError
+from replayd.journal import JournalOptions
 from replayd.store import Store
 from tests.daemon.harness import environment
-from tests.unit.kept import Kept
+from tests.unit.kept import DEADLINE_S, Kept
 from tests.unit.test_store_copies import READER_KILLED
 
 STATE = {"chunks": {"uids": np.zeros(0, np.int64)}, "journal": {"next": 3}}
@@ -229,6 +231,34 @@ def test_a_server_is_not_done_before_what_the_last_checkpoint_does_not_need_is_g
         assert not kept.keeper.is_done
         goes_on.set()
         kept.turn_until(lambda: kept.keeper.is_done)
+
+
+@pytest.mark.parametrize("interval_s", [1e-9, 1e9], ids=["always due", "never due"])
+def test_a_start_does_not_wait_until_the_journal_before_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_s: float
+) -> None:
+    options = {"journal": JournalOptions("interval"), "checkpoint_interval_s": interval_s}
+    with Kept(tmp_path, **options) as kept:
+        kept.insert([b"one"])
+    goes_on, drops, turn, turns = threading.Event(), Store.drop_entries, Checkpoints.turn, []
+    at_last = threading.Timer(DEADLINE_S, goes_on.set)
+    at_last.start()
+
+    def counted(checkpoints: Checkpoints, now: float) -> float | None:
+        turns.append(now)
+        assert len(turns) < 100, "a start spins"
+        return turn(checkpoints, now)
+
+    monkeypatch.setattr(Store, "drop_entries", lambda *arguments: goes_on.wait() and drops(*arguments))
+    monkeypatch.setattr(Checkpoints, "turn", counted)
+    try:
+        kept = Kept(tmp_path, **options)
+        assert kept.service.durability.checkpoints == 1
+        assert not kept.keeper.is_done
+    finally:
+        at_last.cancel()
+        goes_on.set()
+    kept.keeper.close()
 
 
 @pytest.mark.parametrize("is_stuck", [True, False], ids=["a stuck disk", "a disk"])
