@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
+from typing import Any
 
 from replayd.errors import Forbidden
+from replayd_client.key_text import KEY_CHARACTERS, is_key, read_toml
 
 _EVERYBODY = frozenset(("hello", "info", "why"))
 _ACTOR = _EVERYBODY | {"insert", "keepalive", "close_stream"}
@@ -34,10 +35,6 @@ ALLOWED_FILE = "allowed.toml"
 """The list, in a directory of keys."""
 ALLOWED_MODE = 0o640
 """Of the list: names and public keys are no secrets, and nobody's business either."""
-
-KEY_CHARACTERS = 40
-_KEY = re.compile(rf"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{{}}@%$#]{{{KEY_CHARACTERS}}}")
-"""A CURVE key in Z85, the form in which ZeroMQ's tools write it."""
 
 
 class AccessError(Exception):
@@ -78,15 +75,7 @@ class Holder:
 
 def read_allowed(path: Path) -> dict[str, Holder]:
     """The holders in a file, by their public keys. Raises AccessError with all that is wrong."""
-    try:
-        sections = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except ValueError as error:
-        # What is no UTF-8 or no TOML, and a number of thousands of digits.
-        raise AccessError(f"{path}: {error}") from None
-    except RecursionError:
-        raise AccessError(f"{path}: brackets within brackets, deeper than anybody means") from None
+    sections, _ = read_file(path)
     problems: list[str] = []
     holders: dict[str, Holder] = {}
     for name, fields in sections.items():
@@ -101,6 +90,16 @@ def read_allowed(path: Path) -> dict[str, Holder]:
     if problems:
         raise AccessError("\n".join(problems))
     return holders
+
+
+def read_file(path: Path) -> tuple[dict[str, Any], int]:
+    """What a file of keys says, and its mode. Raises AccessError."""
+    try:
+        return read_toml(path.read_bytes()), path.stat().st_mode
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except ValueError as error:
+        raise AccessError(f"{path}: {error}") from None
 
 
 def unreadable(path: Path, error: OSError) -> AccessError:
@@ -154,7 +153,7 @@ def _fault(fields: object) -> str | None:
     if unknown := sorted(fields.keys() - {"key", "roles"}):
         return f"unknown: {', '.join(unknown)}; a holder has `key` and `roles`"
     key, roles = fields.get("key"), fields.get("roles")
-    if not isinstance(key, str) or not _KEY.fullmatch(key):
+    if not is_key(key):
         return f"`key` must be a public key, {KEY_CHARACTERS} characters of Z85"
     # A list has no hash, and a dict would look into its own.
     if not isinstance(roles, list) or not roles or not all(isinstance(role, str) and role in ROLES for role in roles):

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import os
 import stat
-import tomllib
 from pathlib import Path
 
 import zmq
 
 from replayd.access import (
-    KEY_CHARACTERS,
     AccessError,
     NoRights,
     NotMade,
     give_to_owner_of_directory,
+    read_file,
     unmakeable,
-    unreadable,
 )
+from replayd_client.key_text import KEY_CHARACTERS, is_key
 
 SERVER_FILE = "server.key"
 """The server's own, in a directory of keys."""
@@ -46,18 +45,12 @@ def make_client_key(path: Path, name: str, server: str) -> str:
 
 def read_server_secret(path: Path) -> str:
     """The server's secret key. Raises AccessError; a file that others may read is none."""
-    try:
-        mode = path.stat().st_mode
-        fields = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise AccessError(f"{path}: {error}") from None
+    fields, mode = read_file(path)
     if mode & (stat.S_IRWXG | stat.S_IRWXO) & ~stat.S_IRGRP:
         raise NoRights(f"{path}: others may read it (mode {stat.S_IMODE(mode):04o}); chmod 0600 it")
     secret = fields.get("secret")
-    if not isinstance(secret, str) or len(secret) != KEY_CHARACTERS:
-        raise AccessError(f"{path}: `secret` must be a secret key, {KEY_CHARACTERS} characters")
+    if not is_key(secret):
+        raise AccessError(f"{path}: `secret` must be a secret key, {KEY_CHARACTERS} characters of Z85")
     return secret
 
 

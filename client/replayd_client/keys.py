@@ -7,10 +7,10 @@ import stat
 from typing import NamedTuple
 
 from replayd_client.errors import DataError
+from replayd_client.key_text import KEY_CHARACTERS, is_key, read_toml
 
 KEY_FILE_VARIABLE = "REPLAYD_KEY_FILE"
 """In the environment: the file of keys of whoever names none."""
-KEY_CHARACTERS = 40
 
 
 class KeyRightsError(DataError):
@@ -35,19 +35,16 @@ def read_keys(path: str | os.PathLike[str] | None) -> Keys | None:
     path = path or os.environ.get(KEY_FILE_VARIABLE)
     if not path:
         return None
-    # Few have keys, and all commands ask for them.
-    import tomllib
-
     file = os.fspath(path)
     try:
         with open(file, "rb") as content:
             mode = os.fstat(content.fileno()).st_mode
-            fields = tomllib.load(content)
+            fields = read_toml(content.read())
     except PermissionError as error:
         raise KeyRightsError(f"the key file {file}: {error.strerror}; it is for its owner's eyes alone") from error
     except OSError as error:
         raise DataError(f"the key file {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise DataError(f"the key file {file}: {error}; `replayd keys generate` makes one") from error
     if mode & stat.S_IRWXO:
         raise KeyRightsError(
@@ -55,6 +52,9 @@ def read_keys(path: str | os.PathLike[str] | None) -> Keys | None:
         )
     values = {name: fields.get(name) for name in ("public", "secret", "server")}
     for name, value in values.items():
-        if not isinstance(value, str) or len(value) != KEY_CHARACTERS:
-            raise DataError(f"the key file {file}: `{name}` must be a key of {KEY_CHARACTERS} characters")
+        if not is_key(value):
+            raise DataError(
+                f"the key file {file}: `{name}` must be a key, {KEY_CHARACTERS} characters of Z85; "
+                "`replayd keys generate` makes one"
+            )
     return Keys(str(fields.get("name", "")), **{name: str(value) for name, value in values.items()})

@@ -401,7 +401,7 @@ def test_a_key_with_the_wrong_rights_and_a_faulty_one_end_in_codes_of_their_own(
         (tmp_path / name).chmod(0o644)
         assert run_replayd(*command).returncode == os.EX_NOPERM
         (tmp_path / name).chmod(0o600)
-        (tmp_path / name).write_text("secret = 'short'")
+        (tmp_path / name).write_text("".join(f"{key} = '{'|' * 40}'\n" for key in ("public", "secret", "server")))
         assert run_replayd(*command).returncode == os.EX_CONFIG
     # One that is there already, and one that nobody can make.
     assert run("keys", "revoke", "a", "--dir", str(tmp_path)) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import re
 import stat
 import tomllib
@@ -33,6 +34,9 @@ from replayd.exit_codes import of_keys
 from replayd.gate import Gate
 from replayd.key_files import make_client_key, make_server_key, public_of, read_server_secret
 from replayd.messages import OPS
+from replayd_client.errors import DataError
+from replayd_client.key_text import KEY_CHARACTERS, is_key
+from replayd_client.keys import read_keys
 
 KEYS = [zmq.curve_keypair()[0].decode() for _ in range(3)]
 DEADLINE_MS = 20_000
@@ -102,6 +106,59 @@ def test_secrets_are_for_their_owner_alone(tmp_path: Path) -> None:
     (tmp_path / "server.key").chmod(0o644)
     with pytest.raises(AccessError, match="chmod 0600"):
         read_server_secret(tmp_path / "server.key")
+
+
+# Of a file of keys, whichever it is: what is no TOML, and what is no key.
+NO_FILES = {
+    "no toml": "not toml",
+    "no text": "a = '\udc80'",
+    "a number beyond all bounds": f"a = {'9' * 5000}",
+    "brackets without end": f"a = {'[' * 5000}",
+}
+NO_KEYS = {
+    "short": "'x'",
+    "other characters": f"'{'|' * KEY_CHARACTERS}'",
+    "digits of other scripts": f"'{'٣' * KEY_CHARACTERS}'",
+    "more than 32 bytes hold": f"'{'#' * KEY_CHARACTERS}'",
+    "a number": "1",
+    "a list": "[1]",
+}
+
+
+@pytest.mark.parametrize("fault", [*NO_FILES, *NO_KEYS])
+def test_a_file_of_keys_with_a_fault_is_refused_by_its_name(tmp_path: Path, fault: str) -> None:
+    file = tmp_path / "a.key"
+
+    def written(text: str) -> Path:
+        file.write_text(NO_FILES.get(fault, text), "utf-8", "surrogateescape")
+        file.chmod(0o600)
+        return file
+
+    key = NO_KEYS.get(fault)
+    with pytest.raises(AccessError, match=r"a\.key"):
+        read_allowed(written(f"[a]\nkey = {key}\nroles = ['actor']"))
+    with pytest.raises(AccessError, match=r"a\.key"):
+        read_server_secret(written(f"secret = {key}"))
+    for name in ("public", "secret", "server"):
+        rest = "".join(f"{each} = '{KEYS[0]}'\n" for each in {"public", "secret", "server"} - {name})
+        with pytest.raises(DataError, match=r"a\.key"):
+            read_keys(written(f"{rest}{name} = {key}"))
+
+
+def test_what_passes_for_a_key_is_what_libzmq_takes() -> None:
+    chance = random.Random(1)
+    # The largest number that four bytes hold, and the one after.
+    texts = ["%nSb#" * 8, "%nSc0" * 8, "%nSc1" * 8, *KEYS]
+    for key in KEYS * 100:
+        at = chance.randrange(KEY_CHARACTERS)
+        texts.append(key[:at] + chr(chance.randrange(1, 128)) + key[at + 1 :])
+    for text in texts:
+        try:
+            public_of(text)
+        except zmq.ZMQError:
+            assert not is_key(text), text
+        else:
+            assert is_key(text), text
 
 
 @pytest.mark.parametrize(
