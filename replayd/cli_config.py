@@ -5,7 +5,6 @@ Imports nothing heavy before a command runs.
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import click
 
 from replayd.cli_operator import fail, print_json
-from replayd.cli_options import options_of_serve
+from replayd.cli_served import served
 from replayd.wording import size_text
 
 
@@ -29,18 +28,20 @@ def check_config(file: str | None, as_json: bool) -> None:
     """Check the settings of FILE and of the environment, as `replayd serve` would, and say all that is wrong.
 
     Without FILE it is the one that REPLAYD_SERVE_CONFIG names, and without that the environment alone is checked, whose
-    variables of options, such as REPLAYD_SERVE_PORT, count too. It also tells what memory the tables will take, and
-    warns where that is more than a process may have that is started from here (a service's MemoryMax is not seen: its
-    log and `replayd doctor` judge by that), and where this user could not make or write the store; of faulty settings
-    it judges all that is sound. Exit code 0 if `replayd serve` would take the settings, with or without warnings, else
-    78, or 64 where a variable of an option has no value of its kind.
+    variables of options, such as REPLAYD_SERVE_PORT, count too. Of a service's file, replayd.toml or NAME.toml in
+    /etc/replayd, the variables in /etc/default/replayd or /etc/default/replayd-NAME win over those, as they do for it.
+
+    It also tells what memory the tables will take, and warns where that is more than a process may have that is started
+    from here (a service's MemoryMax is not seen: its log and `replayd doctor` judge by that), and where this user could
+    not make or write the store; of faulty settings it judges all that is sound. Exit code 0 if `replayd serve` would
+    take the settings, with or without warnings, else 78, or 64 where a variable of an option has no value of its kind
+    or says how a store is opened and there is none.
 
     \b
     Examples:
       replayd check-config /etc/replayd/replayd.toml
       replayd check-config replayd.toml --json
     """
-    from replayd.config import read_config
     from replayd.config_differences import differences, settings_text
     from replayd.config_faults import ConfigError
     from replayd.config_model import Config
@@ -48,17 +49,19 @@ def check_config(file: str | None, as_json: bool) -> None:
     from replayd.forecast import forecast, is_bounded, memory_text, memory_warnings, resident_bytes, total_bytes
     from replayd.process import limit_bytes
 
-    options = options_of_serve(click.get_current_context())
+    told = served(click.get_current_context(), file)
     config: Config | None
     faulty: ConfigError | None = None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            config = read_config(file, environment=os.environ, **options)
+            config = told.read()
         except ConfigError as error:
             config, faulty = error.sound, error
     limit = limit_bytes()
-    doubts = [*dict.fromkeys(str(each.message) for each in caught), *(memory_warnings(config, limit) if config else ())]
+    doubts = [f"{told.unread}: the service's variables are not looked at"] if told.unread else []
+    doubts += [*dict.fromkeys(str(each.message) for each in caught)]
+    doubts += memory_warnings(config, limit) if config else ()
     if config and config.store and (trouble := unwritable(Path(config.store.path))):
         doubts.append(f"store.path: {trouble}")
     if faulty is not None:
@@ -66,10 +69,10 @@ def check_config(file: str | None, as_json: bool) -> None:
         if as_json:
             faults = [asdict(fault) for fault in faulty.faults]
             print_json({"ok": False, "file": file, "faults": faults, "warnings": doubts})
-            raise SystemExit(os.EX_CONFIG)
-        fail(os.EX_CONFIG, *faulty.problems, *(f"warning: {doubt}" for doubt in doubts))
+            raise SystemExit(told.exit_code(faulty.faults))
+        fail(told.exit_code(faulty.faults), *faulty.problems, *(f"warning: {doubt}" for doubt in doubts))
     assert config is not None, "without faults there are settings"
-    told = memory_text(config)
+    memory = memory_text(config)
     tables = forecast(config)
     if as_json:
         print_json(
@@ -78,7 +81,7 @@ def check_config(file: str | None, as_json: bool) -> None:
                 "file": file,
                 "faults": [],
                 "warnings": doubts,
-                "notes": [] if is_bounded(config) else [told],
+                "notes": [] if is_bounded(config) else [memory],
                 "settings": [{"key": key, "value": value, "from": where} for key, value, where in differences(config)],
                 "tables": [{**asdict(each), "nbytes": each.nbytes} for each in tables],
                 "predicted_bytes": total_bytes(config),
@@ -89,11 +92,11 @@ def check_config(file: str | None, as_json: bool) -> None:
         return
     for doubt in doubts:
         click.echo(f"replayd: warning: {doubt}", err=True)
-    click.echo(f"{file or 'the environment'}: {'no faults' if not doubts else 'can be served, see the warnings'}")
+    click.echo(f"{told.name}: {'no faults' if not doubts else 'can be served, see the warnings'}")
     click.echo(f"  settings: {settings_text(config)}")
     for table, each in zip(config.table, tables, strict=True):
         click.echo(f"  {table.name}: {each}")
-    click.echo(f"  {told}")
+    click.echo(f"  {memory}")
     if limit:
         click.echo(f"  started from here it may have {size_text(limit)}, as a service no more than its MemoryMax")
 

@@ -12,11 +12,11 @@ from typing import Any
 import click
 
 from replayd.cli_operator import print_json
-from replayd.cli_options import ADDRESS_VARIABLE, DEFAULT_ADDRESS, Time, endpoint_of, options_of_serve
+from replayd.cli_options import ADDRESS_VARIABLE, DEFAULT_ADDRESS, Time, endpoint_of
+from replayd.cli_served import served
 from replayd.exit_codes import OF_FINDINGS
+from replayd.service_files import installed
 
-INSTALLED = "/etc/replayd/replayd.toml"
-"""The settings that the service reads, where scripts/install puts them."""
 EXPECTED_PEERS = 200
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -27,7 +27,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
     "config_path",
     type=click.Path(dir_okay=False),
     help="TOML file of settings, as `replayd serve` takes it.  [default: the one that REPLAYD_SERVE_CONFIG names, else "
-    f"{INSTALLED} where it can be read]",
+    f"{installed()} where it can be read]",
 )
 @click.option(
     "--address",
@@ -44,7 +44,9 @@ def doctor(config_path: str | None, address: str | None, timeout_s: float, peers
 
     It looks at versions, settings, addresses and who is there, key files, clock, memory, blosc2's threads, file
     descriptors and the data directory, on this machine and as this user: `sudo -u replayd replayd doctor` sees what the
-    service sees. What a process may have it asks the daemon, if one answers. It changes nothing.
+    service sees, its variables in /etc/default/replayd among it, and with `--config /etc/replayd/NAME.toml` what
+    replayd@NAME sees, its store and /etc/default/replayd-NAME. What a process may have it asks the daemon, if one
+    answers. It changes nothing.
 
     Exit code 0 if nothing failed (warnings may be told), else that of the first failure: 78 settings, 69 the daemon, 73
     an address or a directory, 77 keys, 71 the clock, 70 what is installed.
@@ -59,25 +61,24 @@ def doctor(config_path: str | None, address: str | None, timeout_s: float, peers
 
     config_path = config_path or os.environ.get("REPLAYD_SERVE_CONFIG")
     service: list[look.Finding] = []
-    if config_path is None and os.path.exists(INSTALLED):
-        if os.access(INSTALLED, os.R_OK):
-            config_path = INSTALLED
-            service = [look.Finding("settings", look.OK, f"those of the service, {INSTALLED}: --config names others")]
+    if config_path is None and os.path.exists(settings := installed()):
+        if os.access(settings, os.R_OK):
+            config_path = settings
         else:
-            what = f"{INSTALLED}, of the service, cannot be read by this user: the defaults are looked at instead"
+            what = f"{settings}, of the service, cannot be read by this user: the defaults are looked at instead"
             service = [look.Finding("settings", look.WARN, what, "sudo -u replayd replayd doctor")]
-    try:
-        options = options_of_serve(click.get_current_context())
-    except click.UsageError as error:
-        options = {}
-        service.append(
-            look.Finding("settings", look.FAIL, f"of `serve`: {error.format_message()}", "correct the variable")
-        )
+    told = served(click.get_current_context(), config_path)
+    if told.service is not None:
+        what = f"those of the service {told.service.unit}, {told.name}"
+        service = [look.Finding("settings", look.OK, what)]
+    if told.unread:
+        what = f"{told.unread}: the service's variables are not looked at"
+        service.append(look.Finding("settings", look.WARN, what, "sudo replayd doctor"))
+    config, settled = look.settings(told.name, told.read)
     if address is None:
-        config, _ = look.settings(config_path, os.environ, options)
         address = DEFAULT_ADDRESS if config is None else _reachable(config.server.listen)
     info = _info(address, timeout_s)
-    findings = [*service, *look.examine(config_path, os.environ, address, info, peers, options)]
+    findings = [*look.examine(config, [*service, *settled], os.environ, address, info, peers)]
     failures = [finding for finding in findings if finding.state == look.FAIL]
     if as_json:
         print_json({"ok": not failures, "findings": [asdict(finding) for finding in findings]})

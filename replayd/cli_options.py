@@ -49,22 +49,6 @@ def variables_of(context: click.Context) -> dict[str, str]:
     return {name: variable for name, variable in named.items() if name and variable}
 
 
-def options_of_serve(context: click.Context) -> dict[str, Any]:
-    """What options of `serve` would say to `read_config` if nobody typed any: what variables of the environment do.
-
-    Raises click.UsageError for a value that is none.
-    """
-    from replayd.config import OPTIONS
-
-    root = context.find_root()
-    assert isinstance(root.command, click.Group)
-    serve = root.command.get_command(root, "serve")
-    assert serve is not None
-    # The file is another matter: its variable need not be right if another one is named.
-    with serve.make_context("serve", ["--config", os.devnull]) as there:
-        return {**{name: there.params[name] for name in ("tables", *OPTIONS)}, "variables": variables_of(there)}
-
-
 ADDRESS = click.option(
     "--address",
     default=DEFAULT_ADDRESS,

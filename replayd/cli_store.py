@@ -17,6 +17,7 @@ import click
 
 from replayd.cli_operator import connected, fail, print_json
 from replayd.cli_options import ADDRESS, Time
+from replayd.cli_served import served
 from replayd.exit_codes import of_store
 from replayd.wording import size_text
 
@@ -93,7 +94,7 @@ def checkpoint(address: str, timeout_s: float, target: Path | None, keep: int | 
     "--config",
     "config_path",
     type=click.Path(exists=True, dir_okay=False),
-    help="TOML file that names it: store.path.",
+    help="TOML file that names it, as `replayd serve` takes it, with the same variables: store.path.",
 )
 @click.option("--replace", is_flag=True, help="If there is a store in it, put that aside there.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done, as JSON.")
@@ -185,15 +186,18 @@ def _fields(copied: Copied) -> dict[str, object]:
 
 
 def _store_path(config_path: str | None) -> Path:
-    from replayd.config import read_config
+    """The store that `serve` would begin with, by this file."""
     from replayd.config_faults import ConfigError
 
     if config_path is None:
         raise click.UsageError("which store? --data-dir or --config says it")
+    told = served(click.get_current_context(), config_path)
+    if told.unread:
+        fail(os.EX_CONFIG, f"{told.unread}: which store the service has may stand there; --data-dir says it")
     try:
-        store = read_config(config_path, environment=os.environ).store
+        store = told.read().store
     except ConfigError as error:
-        fail(os.EX_CONFIG, *error.problems)
+        fail(told.exit_code(error.faults), *error.problems)
     if store is None:
-        fail(os.EX_CONFIG, f"{config_path} has no [store]")
+        fail(os.EX_CONFIG, f"{told.name} has no [store]")
     return Path(store.path)

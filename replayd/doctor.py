@@ -15,7 +15,7 @@ import stat
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module, metadata
@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from replayd import __version__
-from replayd.config import read_config
 from replayd.config_faults import ConfigError
 from replayd.config_model import Config
 from replayd.forecast import memory_text, memory_warnings, tables_text, total_bytes
@@ -76,21 +75,20 @@ class Process:
 
 
 def examine(
-    file: str | None,
+    config: Config | None,
+    settled: Sequence[Finding],
     environment: Mapping[str, str],
     address: str,
     info: Mapping[str, Any] | str,
     peers: int,
-    options: Mapping[str, Any],
 ) -> Iterator[Finding]:
     """Look at everything, in the order in which it matters.
 
-    `file` is that of the settings, None for none. `info` is what the daemon at `address` says of itself, or the text
-    of why it says nothing. `peers` is how many are expected to connect, `options` what `serve` is told besides.
+    `config` is the settings, None if they are faulty, `settled` what there is to say of them. `info` is what the daemon
+    at `address` says of itself, or the text of why it says nothing. `peers` is how many are expected to connect.
     """
-    config, findings = settings(file, environment, options)
     yield from versions()
-    yield from findings
+    yield from settled
     yield from daemon(address, info, config, environment)
     yield from keys(config, environment)
     yield from clock(time.time(), _clock_state())
@@ -153,21 +151,20 @@ def threads(environment: Mapping[str, str]) -> Iterator[Finding]:
 # --- what was set -----------------------------------------------------------------------------------------------------
 
 
-def settings(
-    file: str | None, environment: Mapping[str, str], options: Mapping[str, Any]
-) -> tuple[Config | None, list[Finding]]:
-    """The settings, None if they are faulty, and what there is to say of them. `options` are those of `read_config`."""
+def settings(name: str, read: Callable[[], Config]) -> tuple[Config | None, list[Finding]]:
+    """The settings, None if they are faulty, and what there is to say of them. `name` is what has them, and `read`
+    reads them, or raises ConfigError."""
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always")
         try:
-            config = read_config(file, environment=environment, **options)
+            config = read()
         except ConfigError as error:
             advice = "correct it; `replayd check-config` checks again"
             return None, [Finding("settings", FAIL, problem, advice) for problem in error.problems]
     found = [
         Finding("settings", WARN, str(doubt.message), "`replayd default-config` explains each key") for doubt in doubts
     ]
-    return config, found or [Finding("settings", OK, f"{file or 'defaults and environment'}: no faults")]
+    return config, found or [Finding("settings", OK, f"{name}: no faults")]
 
 
 def keys(config: Config | None, environment: Mapping[str, str]) -> Iterator[Finding]:

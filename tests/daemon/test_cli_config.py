@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from replayd import doctor, process
+from replayd import doctor, process, service_files
 from replayd.cli import main
 from replayd.config import read_config
+from replayd.errors import StoreError
+from tests.daemon.harness import run_replayd
 
 
 @pytest.fixture(autouse=True)
@@ -185,9 +187,163 @@ def test_variables_of_options_of_serve_count_as_they_do_there(tmp_path: Path, mo
     assert "did you mean" in run("check-config", path).stderr
     monkeypatch.setenv("REPLAYD_SERVE_PORT", "many")
     ended = run("check-config", path)
-    assert (ended.exit_code, "'--port'" in ended.stderr) == (os.EX_USAGE, True)
+    told = "REPLAYD_SERVE_PORT: serve --port: 'many' is not a valid integer range."
+    assert (ended.exit_code, f"replayd: {told}" in ended.stderr.splitlines()) == (os.EX_USAGE, True)
+    assert "did you mean" in ended.stderr, "no fault hides another"
     found = json.loads(run("doctor", "--config", path, "--timeout", "0", "--json").stdout)["findings"]
-    assert [each["state"] for each in found if "'--port'" in each["what"]] == ["fail"]
+    assert [each["state"] for each in found if each["what"] == told] == ["fail"]
+
+
+PLAIN_TEXT = {"config", "table", "listen", "http", "endpoint-file", "max-bytes", "data-dir"}
+"""Options of `serve` that take any text, and leave it to the settings whether it is one."""
+OF_A_STORE = ["strict", "allow-empty", "reset-limiter", "drop-removed-tables", "shrink-tables"]
+
+
+def variable(option: str) -> str:
+    return f"REPLAYD_SERVE_{option.upper().replace('-', '_')}"
+
+
+def test_all_faulty_variables_are_named_together_with_the_faults_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {option.opts[0].removeprefix("--") for option in main.commands["serve"].params} - PLAIN_TEXT
+    assert {"port", "journal", *OF_A_STORE} <= named
+    for option in named:
+        monkeypatch.setenv(variable(option), "many")
+    monkeypatch.setenv("REPLAYD_SERVE_MAX_BYTES", "lots")
+    path = write(tmp_path, FAULTY)
+    ended = run("check-config", path)
+    assert (ended.exit_code, run("serve", "--config", path).exit_code) == (os.EX_USAGE, os.EX_USAGE)
+    told = {line.removeprefix("replayd: ").split(": ")[0] for line in ended.stderr.splitlines()}
+    assert told == {*map(variable, named), "REPLAYD_SERVE_MAX_BYTES", f"{path}:2", f"{path}:6"}
+    found = json.loads(run("check-config", path, "--json").stdout)
+    assert {fault["place"] for fault in found["faults"]} == told
+    found = json.loads(run("doctor", "--config", path, "--timeout", "0", "--json").stdout)["findings"]
+    assert {each["what"].split(": ")[0] for each in found if each["check"] == "settings"} == told
+
+
+@pytest.mark.parametrize("option", OF_A_STORE)
+def test_how_a_store_is_opened_is_said_in_vain_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setenv(variable(option), "1")
+    path = write(tmp_path, SIGNED)
+    ended = run("check-config", path)
+    assert (ended.exit_code, ended.stderr.startswith(f"replayd: {variable(option)}: ")) == (os.EX_USAGE, True)
+    # Beside a fault of the settings it is told as well, and `serve` would end for that one first.
+    faulty = run("check-config", write(tmp_path, FAULTY))
+    assert (faulty.exit_code, ended.stderr in faulty.stderr) == (os.EX_CONFIG, True)
+    assert run("check-config", write(tmp_path, SIGNED + STORED.replace("DIR", str(tmp_path)))).exit_code == 0
+    monkeypatch.setenv(variable(option), "0")
+    assert run("check-config", write(tmp_path, SIGNED)).exit_code == 0
+
+
+def test_serve_ends_as_was_foretold_where_there_is_no_store_to_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPLAYD_SERVE_STRICT", "1")
+    assert run_replayd("serve", "--config", write(tmp_path, SIGNED)).returncode == os.EX_USAGE
+
+
+# --- a service's ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["replayd", "replayd@box"])
+def service(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path, Path]:
+    """A service of this machine: its file of settings, its file of variables, which is not made, and its store."""
+    for name in ("SETTINGS", "VARIABLES", "STATE"):
+        monkeypatch.setattr(service_files, name, tmp_path / name)
+        (tmp_path / name).mkdir()
+    name = "box" if "@" in request.param else "replayd"
+    settings = tmp_path / "SETTINGS" / f"{name}.toml"
+    settings.write_text(f'[server]\nlisten = "tcp://127.0.0.1:9000"\n[store]\npath = "{tmp_path}/of-file"\n')
+    store = tmp_path / "STATE/box/store" if name == "box" else tmp_path / "of-file"
+    return str(settings), tmp_path / "VARIABLES" / request.param.replace("@", "-"), store
+
+
+def test_variables_of_a_service_count_where_its_settings_are_looked_at(
+    service: tuple[str, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, variables, store = service
+
+    def settled() -> dict[str, tuple[str, str]]:
+        ended = json.loads(run("check-config", settings, "--json").stdout)
+        return {each["key"]: (each["value"], each["from"]) for each in ended["settings"]}
+
+    assert settled()["server.listen"] == ("tcp://127.0.0.1:9000", f"{settings}:2")
+    assert settled()["store.path"][0] == str(store)
+    variables.write_text('# of the service\nREPLAYD_SERVER_LISTEN="tcp://127.0.0.1:9100"\nREPLAYD_SERVE_SEED = 7\n')
+    # Those of this shell are not the service's.
+    monkeypatch.setenv("REPLAYD_SERVER_LISTEN", "tcp://127.0.0.1:9200")
+    assert settled()["server.listen"] == ("tcp://127.0.0.1:9100", "REPLAYD_SERVER_LISTEN")
+    assert settled()["server.seed"] == (7, "REPLAYD_SERVE_SEED")
+    assert f"{settings} with {variables}: " in run("check-config", settings).stdout
+    named = () if settings.endswith("replayd.toml") else ("--config", settings)
+    found = json.loads(run("doctor", *named, "--timeout", "0", "--json").stdout)["findings"]
+    what = {check: [each["what"] for each in found if each["check"] == check] for check in ("settings", "daemon")}
+    assert f"{settings} with {variables}" in what["settings"][0]
+    assert "tcp://127.0.0.1:9100" in what["daemon"][0]
+    assert any(each["what"].startswith(f"{store}: ") for each in found if each["check"] == "data directory")
+    # A file that is elsewhere is no service's.
+    assert "tcp://127.0.0.1:9200" in run("check-config", write(tmp_path, SIGNED)).stdout
+    variables.write_text("REPLAYD_SERVE_PORT=many\n")
+    assert "REPLAYD_SERVE_PORT" in run("check-config", settings).stderr
+
+
+def test_variables_of_a_service_that_cannot_be_read_are_told(service: tuple[str, Path, Path], tmp_path: Path) -> None:
+    settings, variables, _ = service
+    variables.mkdir()
+    for arguments in (("check-config", settings), ("doctor", "--config", settings, "--timeout", "0")):
+        ended = run(*arguments)
+        assert f"{variables}: Is a directory: the service's variables are not looked at" in ended.output
+    ended = run("restore", str(tmp_path), "--config", settings)
+    assert (ended.exit_code, f"{variables}: Is a directory" in ended.stderr) == (os.EX_CONFIG, True)
+
+
+def test_a_copy_is_brought_back_where_the_server_will_look_for_it(
+    service: tuple[str, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, variables, store = service
+    asked: list[Path] = []
+
+    def bring_back(source: Path, directory: Path, *, replace: bool) -> None:
+        asked.append(directory)
+        raise StoreError("no copy")
+
+    monkeypatch.setattr("replayd.store_copies.bring_back", bring_back)
+    plain = write(tmp_path, f'[store]\npath = "{tmp_path}/of-file"\n')
+    for where in (settings, plain):
+        run("restore", str(tmp_path), "--config", where)
+    variables.write_text(f"REPLAYD_STORE_PATH={tmp_path}/of-service\n")
+    run("restore", str(tmp_path), "--config", settings)
+    monkeypatch.setenv("REPLAYD_SERVE_DATA_DIR", str(tmp_path / "of-option"))
+    run("restore", str(tmp_path), "--config", plain)
+    # What the unit says on the command line nothing wins over.
+    of_service = store if settings.endswith("box.toml") else tmp_path / "of-service"
+    assert asked == [store, tmp_path / "of-file", of_service, tmp_path / "of-option"]
+    monkeypatch.setenv("REPLAYD_SERVE_PORT", "many")
+    ended = run("restore", str(tmp_path), "--config", plain)
+    assert (ended.exit_code, "REPLAYD_SERVE_PORT" in ended.stderr, len(asked)) == (os.EX_USAGE, True, 4)
+
+
+TAKEN = [
+    ("A=1\n\n # B=2\n;C=3\nD\nE = x y \t\n", {"A": "1", "E": "x y"}),
+    ("A='x  # y'\nB=x # y\nC=it's\n", {"A": "x  # y", "B": "x # y", "C": "it's"}),
+    ('A="x \\" \\$ \\\\ \\n"\nB="x\ny"\nC=\'x\\\ny\'', {"A": 'x " $ \\ \\n', "B": "x\ny", "C": "x\\\ny"}),
+    ("A=x\\\ny\nB=\\ x\\y", {"A": "xy", "B": " xy"}),
+    ("A=\"x\" 'y' z\nB=\nexport C=1\nA-B=2\n=3\n", {"A": "xyz", "B": ""}),
+    ("A=$B ${C} `d`\nA=2=3", {"A": "2=3"}),
+    ("A=1\r\nB=$X\n", {"A": "1", "B": "$X"}),
+]
+
+
+@pytest.mark.parametrize(("text", "variables"), TAKEN)
+def test_a_file_of_variables_is_read_as_systemd_reads_it(tmp_path: Path, text: str, variables: dict[str, str]) -> None:
+    (tmp_path / "file").write_bytes(text.encode())
+    assert service_files.read_variables(tmp_path / "file") == variables
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_foretold_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

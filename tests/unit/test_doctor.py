@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from replayd import __version__, cli_doctor, doctor
+from replayd import __version__, doctor, service_files
 from replayd.cli import main
 from replayd.config import read_config
 from replayd.config_model import Config
@@ -62,10 +62,10 @@ def test_a_client_of_another_release_is_told(monkeypatch: pytest.MonkeyPatch) ->
 def test_faults_of_the_settings_are_told_one_by_one(tmp_path: Path) -> None:
     path = tmp_path / "replayd.toml"
     path.write_text("[server]\nlease = 1\nsead = 2\n")
-    config, found = doctor.settings(str(path), {}, {})
+    config, found = doctor.settings(str(path), lambda: read_config(str(path)))
     assert config is None
     assert [finding.state for finding in found] == ["fail", "fail"]
-    config, found = doctor.settings(None, {"REPLAYD_SERVER_LISTNE": "x"}, {})
+    config, found = doctor.settings("", lambda: read_config(environment={"REPLAYD_SERVER_LISTNE": "x"}))
     assert config is not None
     assert worst(found).state == "warn"
 
@@ -232,11 +232,12 @@ def test_where_the_service_is_installed_its_settings_are_looked_at(
     listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-    installed, other = tmp_path / "installed.toml", tmp_path / "other.toml"
+    installed, other = tmp_path / "replayd.toml", tmp_path / "elsewhere" / "other.toml"
     installed.write_text(f'[server]\nlisten = "{address}"\n')
+    other.parent.mkdir()
     other.write_text("[server]\nnonsense = 1\n")
     monkeypatch.delenv("REPLAYD_SERVE_CONFIG", raising=False)
-    monkeypatch.setattr(cli_doctor, "INSTALLED", str(installed))
+    monkeypatch.setattr(service_files, "SETTINGS", tmp_path)
     source, verdict, daemon = settings_found()
     assert (source["state"], str(installed) in source["what"]) == ("ok", True)
     assert verdict["what"] == f"{installed}: no faults"
@@ -253,10 +254,10 @@ def test_settings_of_the_service_that_this_user_cannot_read_are_told(
     listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"127.0.0.1:{listener.getsockname()[1]}"
-    installed = tmp_path / "installed.toml"
+    installed = tmp_path / "replayd.toml"
     installed.write_text("[server]\nnonsense = 1\n")
     monkeypatch.delenv("REPLAYD_SERVE_CONFIG", raising=False)
-    monkeypatch.setattr(cli_doctor, "INSTALLED", str(installed))
+    monkeypatch.setattr(service_files, "SETTINGS", tmp_path)
     # Root reads whatever the mode is.
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(installed))
     source, verdict, _ = settings_found("--address", address)
