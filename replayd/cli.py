@@ -99,6 +99,7 @@ def main() -> None:
     """Experience replay as a service: actors insert, learners sample, the daemon keeps the two in step.
 
     Every option can be given in the environment: `serve --ingest-port` is REPLAYD_SERVE_INGEST_PORT. Where an option
-    may be repeated, spaces separate the values. REPLAYD_ADDRESS names the daemon for all commands that ask one.
+    may be repeated, spaces separate the values. REPLAYD_ADDRESS names the daemon for all commands that ask one (`bench`
+    only with --table).
     Times are written 500ms, 5s, 2min or 1h, or as a number of seconds, sizes 500MB or 4GiB, or as a number of bytes.
     """

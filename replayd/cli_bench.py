@@ -88,8 +88,9 @@ def _daemon_of(context: click.Context, option: click.Parameter, address: str | N
 def bench(address: str | None, table: str | None, seconds: float, batch: int, item_bytes: int, as_json: bool) -> None:
     """Measure how fast batches are inserted and sampled, one client, one call at a time.
 
-    Without --address a daemon is started for it, on loopback, and ended. On one that runs, the table's remover makes
-    room for the new items as for any, its limiter may hold calls up, and draws count.
+    Without --table a daemon is started for it, on loopback, and ended. With it the daemon of --address is measured, or
+    else that of REPLAYD_ADDRESS: the table's remover makes room for the new items as for any, its limiter may hold
+    calls up, and draws count.
 
     \b
     Examples:

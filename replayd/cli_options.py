@@ -17,7 +17,8 @@ from replayd.wording import duration, size_text
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:7077"
 ADDRESS_VARIABLE = "REPLAYD_ADDRESS"
-"""Names the daemon for all commands that ask one; a variable of the command's own, REPLAYD_INFO_ADDRESS, wins."""
+"""Names the daemon for all commands that ask one (`bench` only with --table); a variable of the command's own,
+REPLAYD_INFO_ADDRESS, wins."""
 MAX_WAIT_S = 1_000_000.0
 """A wait in milliseconds must fit into the C int that libzmq polls with."""
 
