@@ -380,7 +380,12 @@ def test_whoever_asks_hears_the_same_of_memory(
     (line,) = [line.strip() for line in run("check-config", path).stdout.splitlines() if "when they are full" in line]
     assert line.startswith(said)
     # Where there is something to warn of, the doctor says that instead.
-    found = [each.what for each in doctor.memory(read_config(path), doctor.this_process())]
-    assert any(line in what or "more than its max_bytes" in what or "server.max_bytes" in what for what in found)
+    found = [(each.state, each.what) for each in doctor.memory(read_config(path), doctor.this_process())]
+    warned = json.loads(run("check-config", path, "--json").stdout)["warnings"]
+    assert len(warned) == text.count('max_bytes = "1MiB"'), "of what is more than that"
+    if warned:
+        assert found == [("warn", warning) for warning in warned]
+    else:
+        assert [(state, what.endswith(f"; {line}")) for state, what in found] == [("ok", True)]
     stored = read_config(path, data_dir=str(tmp_path))
     assert any(line.split(", the process")[0] in each.what for each in doctor.disk(stored))
