@@ -10,7 +10,6 @@ know numpy and what knows that, such as `messages`: `replayd keys` needs nothing
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from replayd.errors import Forbidden
+from replayd.ownership import give_to_owner_of_directory
 from replayd_client.key_text import KEY_CHARACTERS, is_key, read_toml
 
 _EVERYBODY = frozenset(("hello", "info", "why"))
@@ -133,13 +133,6 @@ def write_allowed(path: Path, holders: Mapping[str, Holder]) -> None:
         replacement.replace(path)
     except OSError as error:
         raise unmakeable(path, error) from None
-
-
-def give_to_owner_of_directory(path: Path) -> None:
-    """What root makes in a directory of somebody else's is theirs: the daemon must be able to read it."""
-    if os.geteuid() == 0:
-        directory = path.absolute().parent.stat()
-        os.chown(path, directory.st_uid, directory.st_gid)
 
 
 def _quoted(name: str) -> str:

@@ -15,10 +15,10 @@ from replayd.access import (
     AccessError,
     NoRights,
     NotMade,
-    give_to_owner_of_directory,
     read_file,
     unmakeable,
 )
+from replayd.ownership import give_to_owner_of_directory
 from replayd_client.key_text import KEY_CHARACTERS, is_key
 
 SERVER_FILE = "server.key"

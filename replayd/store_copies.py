@@ -20,6 +20,7 @@ from pathlib import Path
 import lmdb
 
 from replayd.errors import StoreError, StoreUnreadable
+from replayd.ownership import give_to_owner_of_directory, make_directory
 from replayd.store import MAP_BYTES, Store
 from replayd.store_files import (
     DATA,
@@ -127,7 +128,10 @@ def bring_back(source: Path, directory: Path, *, replace: bool) -> tuple[Copied,
             part.mkdir()
             head = _copy_into(source, env, part, mark_text())
             _check_index(source, part)
+            _give_to_owner(part)
             aside = put_aside(directory)
+            if aside is not None:
+                _give_to_owner(aside)
             _place(part, directory, aside)
             size_bytes = (directory / DATA).stat().st_size
         except (OSError, lmdb.Error) as error:
@@ -135,6 +139,12 @@ def bring_back(source: Path, directory: Path, *, replace: bool) -> tuple[Copied,
         finally:
             shutil.rmtree(part, ignore_errors=True)
     return Copied(directory, head.generation, head.saved_at, size_bytes), aside
+
+
+def _give_to_owner(part: Path) -> None:
+    """A directory in a store's, and the files in it: whoever brings a copy back for a service is often root."""
+    for path in (part, *part.iterdir()):
+        give_to_owner_of_directory(path)
 
 
 def _place(part: Path, directory: Path, aside: Path | None) -> None:
@@ -237,9 +247,11 @@ def _head(directory: Path, env: lmdb.Environment) -> Head:
 def _locked(directory: Path) -> Iterator[None]:
     """No daemon uses the directory while inside, or StoreInUse is raised."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         # Data without a mark is nobody's that would look at locks, and does not become a store by being locked.
         fd = None if (directory / DATA).exists() and not (directory / MARK).exists() else lock_mark(directory)
+        if fd is not None:
+            give_to_owner_of_directory(directory / MARK)
     except OSError as error:
         raise not_made(directory, error) from error
     try:

@@ -74,6 +74,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "codec": ("blobs", "header", "header_forms", "insert_forms", "insert_reader", "insert_runs", "reception", "wire"),
     "disk": (
+        "backlog",
         "checkpoints",
         "journal",
         "journal_format",
@@ -84,6 +85,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "store",
         "store_blocks",
         "store_copies",
+        "ownership",
         "store_files",
         "store_format",
         "store_formats",

@@ -107,6 +107,23 @@ def test_what_is_no_whole_copy_leaves_the_store_that_is_there(
     assert contents(live) == OLD
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.parametrize("place", ["a store", "a directory", "nothing"])
+def test_what_root_brings_back_belongs_to_whom_the_place_belongs_to(tmp_path: Path, copy: Path, place: str) -> None:
+    owner = (4711, 4712)
+    state = tmp_path / "state"
+    state.mkdir()
+    directory = state if place == "a directory" else state / "run" / "store"
+    if place == "a store":
+        made(directory, OLD)
+    for path in (state, *state.rglob("*")):
+        os.chown(path, *owner)
+    bring_back(copy, directory, replace=True)
+    found = list(state.rglob("*"))
+    assert {path.name for path in found} >= {DATA, MARK}
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in found} == {owner}
+
+
 # --- what cannot be written -------------------------------------------------------------------------------------------
 
 
