@@ -16,6 +16,8 @@ from typing import Any
 
 import click
 
+from replayd.cli_options import variable_of
+
 MEANINGS: Mapping[int, str] = {
     os.EX_OK: "done",
     os.EX_USAGE: "misused: no such command, option, value, table or name, or one that is taken",
@@ -127,6 +129,10 @@ def _judged() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
+        # Who has typed no such option must hear where its value is from.
+        if isinstance(error, click.BadParameter) and (context := error.ctx) and (option := error.param):
+            variable = variable_of(context, option)
+            error.param_hint = f"{option.get_error_hint(context)}{variable and f' ({variable})'}"
         error.show()
         raise click.exceptions.Exit(os.EX_USAGE) from None
     except (KeyboardInterrupt, EOFError, click.Abort):

@@ -22,6 +22,7 @@ OPTIONS = [
     if isinstance(option, click.Option)
 ]
 ASKING = [name for name, option in OPTIONS if option.name == "address"]
+TEXTS = (click.types.StringParamType, click.Path)
 TIMES = {"timeout_s", "wait_s", "interval_s", "seconds"}
 
 
@@ -43,14 +44,23 @@ def test_one_variable_names_the_daemon_for_all_commands(command: str) -> None:
     # An address that is none is told of with where it stands, and nobody is asked.
     table = ["--table", "replay"] if command == "bench" else []
     shared, own = "REPLAYD_ADDRESS", f"REPLAYD_{command.upper()}_ADDRESS"
-    for arguments, variables, told in (
-        ([], {shared: "shared"}, f"'shared' in {shared}"),
-        ([], {shared: "shared", own: "own"}, f"'own' in {own}"),
-        (["--address", "typed"], {shared: "shared", own: "own"}, "'typed'\n"),
+    for arguments, variables, (where, address) in (
+        ([], {shared: "shared"}, (f" ({shared})", "shared")),
+        (
+            [],
+            {shared: "shared", own: "own"},
+            (f" ({own})", "own"),
+        ),
+        (
+            ["--address", "typed"],
+            {shared: "shared", own: "own"},
+            ("", "typed"),
+        ),
     ):
         ended = run(command, *table, *arguments, **variables)
         assert ended.exit_code == os.EX_USAGE
-        assert f"got {told}" in ended.stderr
+        assert f"Invalid value for '--address'{where}: expected HOST:PORT, " in ended.stderr
+        assert ended.stderr.endswith(f"got '{address}'\n")
         assert "REPLAYD_ADDRESS" in run(command, "--help").stdout
 
 
@@ -67,6 +77,24 @@ def test_the_usual_daemon_is_not_measured_by_mistake(monkeypatch: pytest.MonkeyP
     assert measured == [None, "tcp://somewhere:7077"]
     # Who names one for this command alone means it.
     assert run("bench", REPLAYD_BENCH_ADDRESS="somewhere:7077").exit_code == os.EX_USAGE
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (name, option.opts[0])
+        for name, option in OPTIONS
+        # What these are given beside options is looked at first.
+        if name != "restore" and not name.startswith("keys ") and not isinstance(option.type, TEXTS)
+    ],
+)
+def test_an_option_from_a_variable_that_is_none_is_told_with_the_variable(command: str, option: str) -> None:
+    variable = f"REPLAYD_{command}_{option.removeprefix('--')}".upper().replace("-", "_")
+    ended = run(command, **{variable: "perhaps"})
+    assert ended.exit_code == os.EX_USAGE
+    assert f"Invalid value for '{option}' ({variable}): " in ended.stderr
+    typed = run(command, f"{option}=perhaps")
+    assert variable not in typed.stderr
 
 
 # --- units ------------------------------------------------------------------------------------------------------------
