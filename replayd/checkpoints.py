@@ -272,7 +272,8 @@ class Checkpoints:
             event.reason,
         )
         self._service.chunks.handover.end()
-        self._service.chunks.forget_saved(event.slots, event.uids)
+        for slots, uids in event.handed:
+            self._service.chunks.forget_saved(slots, uids)
         for job in running.in_flight:
             if job.slots is not None:
                 self._service.chunks.forget_saved(job.slots, job.chunks.uids)

@@ -89,6 +89,7 @@ class Store:
         """Called where a long change may be interrupted by others."""
         self._map_bytes = map_bytes
         self._next_block = 1
+        self._size_bytes = 0
         self._is_open = False
         self.head: Head | None = None
         """Of the last checkpoint that is on the disk; None: there is none."""
@@ -119,8 +120,11 @@ class Store:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file; what has been removed is used again before it grows."""
-        return (self.directory / DATA).stat().st_size
+        """Of the file, when it could last be seen; what has been removed is used again before it grows."""
+        # Whoever asks has just written, and that must not seem to have failed.
+        with contextlib.suppress(OSError, MemoryError):
+            self._size_bytes = (self.directory / DATA).stat().st_size
+        return self._size_bytes
 
     def close(self) -> None:
         """Let others have it."""

@@ -6,16 +6,18 @@ What takes long here (hashes, compression, LMDB, copies of large buffers) lets t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from queue import SimpleQueue
 from typing import Any
 
+import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -119,11 +121,11 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The checkpoint is given up; of the chunks handed over these are not on the disk."""
+    """The checkpoint is given up."""
 
     reason: str
-    slots: Int64s
-    uids: Int64s
+    handed: Sequence[tuple[Int64s, Int64s]]
+    """Slots and names of chunks that were handed over, and are not on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ class _CutShort(Exception):
     """The store is being closed."""
 
 
-_FAILURES = (StoreError, MemoryError)
+_FAILURES = (StoreError, lmdb.Error, OSError, MemoryError)
 """What the machine may refuse. Anything else is a fault of replayd's own, which ends the thread, and so the daemon."""
 
 
@@ -206,18 +208,26 @@ class StoreWriter:
     def close(self) -> None:
         """Write what waits for the journal, then close the store. A checkpoint that is under way is cut short.
 
-        If the disk does not answer, the thread is left to itself, and with it the store.
+        If the disk does not answer, the thread is left to itself, and closes the store if that ever comes to an end.
         """
         self._is_closing = True
         self._jobs.put(None)
         self._thread.join(CUT_SHORT_S)
-        if self._thread.is_alive():
+        if self.is_alive:
             log.warning(
                 "the disk does not answer, so the store in %s is left as it is, with its last commit: see to the disk",
                 self.store.directory,
             )
-            return
-        self.store.close()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it may still write. After `close`: the disk does not answer."""
+        return self._thread.is_alive()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a fault of its own has ended it, which `events` raises."""
+        return self._fault is not None
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -235,6 +245,8 @@ class StoreWriter:
         except BaseException as fault:
             self._fault = fault
             self._wake()
+        finally:
+            self.store.close()
 
     def _pause(self) -> None:
         """Between two transactions others have their turn."""
@@ -276,7 +288,11 @@ class StoreWriter:
             self._do(job, checkpoint)
         except _FAILURES as error:
             self._checkpoint = None
-            self._tell(Failed(str(error) or type(error).__name__, *checkpoint.give_up()))
+            try:
+                checkpoint.give_up()
+            finally:
+                # Also if the clean-up is cut short.
+                self._tell(Failed(str(error) or type(error).__name__, checkpoint.handed))
             return
         if isinstance(job, Finish):
             self._checkpoint = None
@@ -318,7 +334,7 @@ class _Checkpoint:
         self._waiting: list[_Packed] = []
         self._added: list[int] = []
         """Numbers of the blocks it has added."""
-        self._handed: list[tuple[Int64s, Int64s]] = []
+        self.handed: list[tuple[Int64s, Int64s]] = []
         """Slots and names of the chunks it was handed."""
         self._chunks = 0
         self._bytes = 0
@@ -334,7 +350,7 @@ class _Checkpoint:
         chunks = handed.chunks
         packed = _Packed(pack_block(chunks), chunks.uids, chunks.nbytes)
         if handed.slots is not None:
-            self._handed.append((handed.slots, chunks.uids))
+            self.handed.append((handed.slots, chunks.uids))
         self._waiting.append(packed)
         self._chunks += len(chunks)
         self._bytes += len(packed.block)
@@ -351,38 +367,27 @@ class _Checkpoint:
         return Durable(self._store.head.generation, self._chunks, nbytes, self._store.size_bytes)
 
     def sweep(self) -> Swept:
-        """Let go of what the last checkpoint kept and this one does not."""
+        """Let go of what the last checkpoint kept and this one does not. That one is durable, whatever happens here."""
         assert self._frozen is not None, "a checkpoint begins with a moment"
-        uids = self._frozen.state["chunks"]["uids"]
-        slots = np.flatnonzero(uids != NO_UID)
-        slots = slots[np.argsort(uids[slots])]
-        live = uids[slots]
-        survey = self._blocks.survey(live)
-        try:
+        swept = Swept(_NOTHING, _NOTHING)
+        with _left("what it does not need"):
+            uids = self._frozen.state["chunks"]["uids"]
+            slots = np.flatnonzero(uids != NO_UID)
+            slots = slots[np.argsort(uids[slots])]
+            live = uids[slots]
+            survey = self._blocks.survey(live)
+            swept = Swept(slots[np.searchsorted(live, survey.renew)], survey.renew)
             drop_blocks(self._store, self._blocks, survey.dead)
             before = self._frozen.state["journal"]["next"]
             while self._store.drop_entries(before, DROPPED_AT_ONCE):
                 self._store.between()
-        except _FAILURES as error:
-            log.warning("the store keeps what it does not need, until the next checkpoint: %s; see to its disk", error)
-        return Swept(slots[np.searchsorted(live, survey.renew)], survey.renew)
+        return swept
 
-    def give_up(self) -> tuple[Int64s, Int64s]:
-        """Remove what it has added, which takes room on a disk that may be full.
-
-        Slots and names of the chunks that it was handed, and which the store does not have now.
-        """
-        try:
+    def give_up(self) -> None:
+        """Remove what it has added, which takes room on a disk that may be full."""
+        # Otherwise nothing refers to them, and the next checkpoint removes them.
+        with _left(f"{len(self._added)} blocks that it does not need"):
             drop_blocks(self._store, self._blocks, self._added)
-        except _FAILURES as error:
-            # Nothing refers to them: the next checkpoint removes them.
-            log.warning(
-                "the store keeps %d blocks that it does not need, until the next checkpoint: %s; see to its disk",
-                *(len(self._added), error),
-            )
-        nothing = np.zeros(0, np.int64)
-        slots = np.concatenate([nothing, *(slots for slots, _ in self._handed)])
-        return slots, np.concatenate([nothing, *(uids for _, uids in self._handed)])
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -391,8 +396,21 @@ class _Checkpoint:
         numbers = self._store.add_blocks([packed.block for packed in self._waiting])
         for number, packed in zip(numbers, self._waiting, strict=True):
             self._blocks.add(number, packed.uids, packed.nbytes)
-        self._added += numbers
+            self._added.append(number)
         self._waiting = []
+
+
+_NOTHING = np.zeros(0, np.int64)
+
+
+@contextlib.contextmanager
+def _left(what: str) -> Iterator[None]:
+    """What the disk does not let be removed now is left to the next checkpoint."""
+    try:
+        yield
+    except _FAILURES as error:
+        story = str(error) or type(error).__name__
+        log.warning("the store keeps %s, until the next checkpoint: %s; see to its disk", what, story)
 
 
 def drop_blocks(store: Store, blocks: BlockMap, numbers: Sequence[int]) -> None:

@@ -19,6 +19,7 @@ import pytest
 from replayd.checkpoints import Checkpoints
 from replayd.errors import LastCheckpointFailed, StoreError
 from replayd.journal import JournalOptions
+from replayd.messages import Result
 from replayd.store import Store
 from tests.daemon.harness import environment
 from tests.unit.kept import DEADLINE_S, Kept
@@ -217,6 +218,59 @@ def test_memory_that_a_checkpoint_cannot_have_fails_it_and_nothing_else(
         assert again.contents() == [b"one"]
 
 
+@pytest.mark.parametrize("failure", [*FAILURES[1:], MemoryError()], ids=lambda failure: type(failure).__name__)
+@pytest.mark.parametrize(
+    ("where", "is_durable"),
+    [
+        ("replayd.store_writer.pack_block", False),
+        ("replayd.store_writer.settled", False),
+        ("replayd.store_blocks.BlockMap.survey", True),
+        ("replayd.store_blocks.BlockMap.add", False),
+        ("replayd.store_blocks.BlockMap.remove", False),
+    ],
+)
+def test_what_the_machine_refuses_the_writer_fails_a_checkpoint_or_its_sweep_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, is_durable: bool, failure: Exception
+) -> None:
+    def fail(*arguments: Any, **settings: Any) -> Any:
+        raise failure
+
+    with Kept(tmp_path) as kept:
+        kept.insert([b"one"])
+        kept.checkpoint()
+        kept.insert([b"two"])
+        with monkeypatch.context() as broken:
+            if where.endswith("remove"):
+                # While a failure is cleaned up.
+                broken.setattr(Store, "write_index", fail)
+            broken.setattr(where, fail)
+            reply = kept.checkpoint()
+            assert isinstance(reply, Result) is is_durable
+        kept.insert([b"three"])
+        assert isinstance(kept.checkpoint(), Result)
+    with Kept(tmp_path) as again:
+        assert again.contents() == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.EIO, "made up"), MemoryError()], ids=["OSError", "MemoryError"])
+def test_a_size_that_cannot_be_seen_does_not_take_a_checkpoint_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def fail(path: Path) -> Any:
+        raise failure
+
+    with Kept(tmp_path) as kept:
+        kept.insert([b"one"])
+        size_bytes = kept.info()["store"]["size_bytes"]
+        with monkeypatch.context() as broken:
+            broken.setattr("pathlib.Path.stat", fail)
+            reply = kept.checkpoint()
+        assert isinstance(reply, Result)
+        assert reply.fields["size_bytes"] == size_bytes > 0
+    with Kept(tmp_path) as again:
+        assert again.contents() == [b"one"]
+
+
 def test_a_server_is_not_done_before_what_the_last_checkpoint_does_not_need_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,8 +333,7 @@ def test_a_last_checkpoint_can_be_cut_short_at_any_time(
             kept.keeper.close()
         assert ("does not answer" in caplog.text) is is_stuck
         assert writer._thread.is_alive() is is_stuck
+    # Whenever that comes to an end the store is let go of.
     writer._thread.join()
-    if is_stuck:
-        writer.store.close()
     with Kept(tmp_path) as again:
         assert again.contents() == []
