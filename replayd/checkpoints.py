@@ -101,8 +101,6 @@ class Checkpoints:
         """The last one is on the disk, and what it does not need is being removed."""
         self._stopping = False
         self._last_due = False
-        self.taken = 0
-        """Jobs that the writer has taken: whether the disk takes anything can be told by it."""
 
     def turn(self, now: float) -> float | None:
         """Do what there is to do; when the next turn is due if nothing else happens (`now`: at once), None if never."""
@@ -232,7 +230,6 @@ class Checkpoints:
         elif isinstance(event, Taken):
             job = running.in_flight.popleft()
             running.rescued_bytes -= job.chunks.held_bytes if job.slots is None else 0
-            self.taken += 1
             progress = self._progress()
             progress.rescued_bytes = running.rescued_bytes
             progress.chunks, progress.nbytes = progress.chunks + event.chunks, progress.nbytes + event.nbytes

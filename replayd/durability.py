@@ -73,7 +73,7 @@ class Durability:
     lost: Lost = field(default_factory=Lost)
     running: Progress | None = None
     waits: str | None = None
-    """Why inserts wait for the disk, for people; None: they do not."""
+    """Why inserts, or all requests, wait for the disk, for people; None: nobody does for longer than a moment."""
     replayed: int | None = None
     """Requests of the journal that the server began with."""
     journal: Callable[[float], dict[str, Any]] | None = None

@@ -112,6 +112,11 @@ class Journal:
         """Whether anything is ever recorded."""
         return self._options.mode != "off"
 
+    @property
+    def records(self) -> bool:
+        """Whether what happens is recorded now."""
+        return self._chain is not _Chain.BROKEN
+
     # --- recording ----------------------------------------------------------------------------------------------------
 
     def refusal(self, op: str) -> PeerError | None:

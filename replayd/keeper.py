@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from replayd.backlog import Backlog
 from replayd.checkpoints import Checkpoints
 from replayd.errors import LastCheckpointFailed, Loading, NotDurable, PeerError, StoreUnreadable
 from replayd.journal import Journal, JournalOptions
-from replayd.limits import WAITING_BYTES
 from replayd.loading import TOLD_S, begun
 from replayd.messages import Peer, Reply
 from replayd.restoring import RestoreRules, restore
@@ -27,10 +27,6 @@ from replayd.store_format import blosc2
 from replayd.store_writer import Committed, StoreWriter
 
 log = logging.getLogger("replayd")
-
-STUCK_S = 2.0
-"""After which a disk that takes nothing is no longer taken for slow. Until then all requests are left unread, which is
-what slows writers down most smoothly; from then on inserts alone wait, so that learners and operators are answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +60,7 @@ class Keeper:
         self._writer: StoreWriter | None = None
         self._is_last = False
         self._woken = threading.Event()
-        self._behind_since: float | None = None
-        """Since when too much waits for the disk, and it has taken nothing."""
-        self._taken = 0
-        self._is_stuck = False
+        self._backlog = Backlog(str(options.path))
         self.journal: Journal | None = None
         """Once it is loaded, if one is kept."""
 
@@ -215,50 +208,26 @@ class Keeper:
                     self.journal.failed(event.epoch, event.reason)
             journal_due = self.journal.turn(now)
         due = self._checkpoints.turn(now)
-        stuck_due = self._look_at_disk(self._checkpoints, now)
-        return min((time for time in (due, journal_due, stuck_due) if time is not None), default=None)
+        backlog_due = self._look_at_backlog(self._checkpoints, now)
+        return min((time for time in (due, journal_due, backlog_due) if time is not None), default=None)
 
-    def _look_at_disk(self, checkpoints: Checkpoints, now: float) -> float | None:
-        """See whether too much waits for it, and whether it takes anything; when to look again."""
-        taken, self._taken = self._taken, checkpoints.taken + (0 if self.journal is None else self.journal.commits)
-        is_overfull = self._is_overfull
-        if not is_overfull:
-            self._behind_since = None
-            if self._is_stuck:
-                log.info("the disk takes what waited for it, and requests go on")
-        elif self._behind_since is None or taken != self._taken:
-            self._behind_since = now
-        was_stuck = self._is_stuck
-        self._is_stuck = self._behind_since is not None and now - self._behind_since >= STUCK_S
-        if self._is_stuck and not was_stuck:
-            log.warning("%s: %s", "inserts are put off" if self.journal is None else "requests wait", self._story)
-        self._service.durability.waits = self._story if is_overfull else None
-        return None if self._behind_since is None or self._is_stuck else self._behind_since + STUCK_S
-
-    @property
-    def _is_overfull(self) -> bool:
-        rescued = 0 if self._checkpoints is None else self._checkpoints.rescued_bytes
-        return rescued + (0 if self.journal is None else self.journal.waiting_bytes) > WAITING_BYTES
-
-    @property
-    def _story(self) -> str:
-        waiting = []
-        if self._checkpoints is not None and (nbytes := self._checkpoints.rescued_bytes):
-            waiting.append(f"{nbytes / 1e6:.1f} MB that left the tables and belong to a checkpoint")
-        if self.journal is not None and (nbytes := self.journal.waiting_bytes):
-            waiting.append(f"{nbytes / 1e6:.1f} MB of the journal")
-        return f"{' and '.join(waiting)} wait for the disk of {self._options.path}: see to it if that does not end"
+    def _look_at_backlog(self, checkpoints: Checkpoints, now: float) -> float | None:
+        backlog, journal = self._backlog, self.journal
+        due = backlog.look(
+            now,
+            checkpoints.rescued_bytes,
+            0 if journal is None else journal.waiting_bytes,
+            is_recorded=journal is not None and journal.records,
+        )
+        self._service.durability.waits = backlog.story
+        return due
 
     def refusal(self, op: str) -> PeerError | None:
         """Why a request must not be taken now. Only what needs memory has to wait for a disk that takes nothing."""
-        if op == "insert" and self._is_put_off:
-            return NotDurable(f"too much waits for the server's disk: {self._story}", reason=self._story)
+        if op == "insert" and self._backlog.holds_inserts:
+            story = self._backlog.story
+            return NotDurable(f"too much waits for the server's disk: {story}", reason=story)
         return None
-
-    @property
-    def _is_put_off(self) -> bool:
-        """With a journal whatever is asked for has to be recorded, and waits unread."""
-        return self._is_stuck and self.journal is None and self._is_overfull
 
     def released(self, replies: Sequence[tuple[Peer, Reply]]) -> Sequence[tuple[Peer, Reply]]:
         """Which replies may be sent: these, and those that were held back before, but for what is not durable yet."""
@@ -267,13 +236,13 @@ class Keeper:
     @property
     def wants_inserts(self) -> bool:
         """Whether inserts could be kept; what is pushed is left unread otherwise."""
-        return not self._is_put_off and (self.journal is None or self.journal.wants_inserts)
+        return not self._backlog.holds_inserts and (self.journal is None or self.journal.wants_inserts)
 
     @property
     def is_behind(self) -> bool:
         """Requests are to be left unread: until the disk has caught up, or for the turn that copies the index."""
         is_copying = self._checkpoints is not None and self._checkpoints.wants_a_turn
-        return is_copying or (self._is_overfull and not self._is_put_off)
+        return is_copying or self._backlog.holds_all
 
     def begin_last(self, now: float) -> None:
         """The service has stopped. Then `turn` until `is_done`."""

@@ -76,14 +76,13 @@ def test_a_disk_that_is_stuck_holds_up_nobody_who_asks_for_nothing_durable(
 def test_what_waits_for_a_disk_that_is_stuck_is_bounded_and_inserts_alone_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("replayd.keeper.WAITING_BYTES", 1_000_000)
-    monkeypatch.setattr("replayd.keeper.STUCK_S", 0.1)
+    monkeypatch.setattr("replayd.backlog.WAITING_BYTES", 1_000_000)
     monkeypatch.setattr("replayd.checkpoints.BYTES_A_TURN", 1)
     monkeypatch.setattr("replayd.store_writer.TRANSACTION_BYTES", 1)
     noise = np.random.default_rng(0)
     with replayd.Server([fifo("t", max_size=50)], data_dir=tmp_path) as server, Client(server.address) as client:
         client.insert_batch(noise.integers(0, 256, (50, 1, 50_000), np.uint8), {"t": 1.0})
-        with stuck_disk(monkeypatch), Client(server.address) as other:
+        with stuck_disk(monkeypatch) as let_through, Client(server.address) as other:
             asking = in_thread(client.checkpoint)
             until(lambda: other.info()["store"].get("running", {}).get("chunks_total") == 50)
             sent = 0
@@ -98,7 +97,12 @@ def test_what_waits_for_a_disk_that_is_stuck_is_bounded_and_inserts_alone_wait_f
             assert "MB that left the tables and belong to a checkpoint wait for the disk" in told["inserts_wait"]
             assert (other.why("t").verdict, other.why("t").advice) == ("inserts_wait", told["inserts_wait"])
             assert f"inserts are put off: {told['inserts_wait']}" in caplog.text
-            assert len(other.sample_batch("t", 8).info.key) == 8
+            # A disk that takes a little now and then is no reason to let anybody else wait again.
+            for _ in range(8):
+                let_through.release()
+                assert len(other.sample_batch("t", 8).info.key) == 8
+            until(lambda: other.info()["store"]["running"]["rescued_bytes"] < 1_000_000)
+            assert "inserts_wait" in other.info()["store"]
             assert asking.is_alive()
             waiting = in_thread(lambda: client.insert(np.zeros(50_000, np.uint8), {"t": 1.0}))
             assert waiting.is_alive()

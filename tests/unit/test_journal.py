@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import shutil
 import sys
@@ -19,13 +20,14 @@ import numpy as np
 import pytest
 
 from replayd import rate_limiters, selectors
+from replayd.backlog import STUCK_S
 from replayd.blobs import parse_schema
 from replayd.errors import StoreError, StoreUnreadable
 from replayd.extensions import InsertOnSample
 from replayd.journal import Journal, JournalOptions
 from replayd.journal_format import REQUEST, TIME_PASSED, TOGETHER, VALUE_BYTES, Entries, count_of, pack, unpack
 from replayd.keeper import Keeper, StoreOptions
-from replayd.limits import UNREAD_REPLIES
+from replayd.limits import UNREAD_REPLIES, WAITING_BYTES
 from replayd.messages import Checkpoint, Failed, KeepAlive, Peeked, Result, Sampled, Set
 from replayd.parked_samples import forget_peers
 from replayd.reception import Reception
@@ -386,7 +388,7 @@ def test_what_cannot_be_written_is_not_acknowledged_until_a_checkpoint_has_it(tm
 
 
 def test_while_the_disk_is_behind_nothing_more_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replayd.keeper.WAITING_BYTES", 10_000)
+    monkeypatch.setattr("replayd.backlog.WAITING_BYTES", 10_000)
     with Journaled(tmp_path, [fifo()], JournalOptions("interval", 1000.0)) as live:
         ask(live, inserted(StreamWriter(), 10, 2000))
         assert live.keeper.is_behind
@@ -395,6 +397,22 @@ def test_while_the_disk_is_behind_nothing_more_is_read(tmp_path: Path, monkeypat
         live.settle(time.monotonic())
         assert not live.keeper.is_behind
         assert live.journal.age_s(time.monotonic()) == 0
+
+
+def test_behind_a_broken_journal_inserts_alone_wait_for_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replayd.checkpoints.Checkpoints.rescued_bytes", WAITING_BYTES + 1)
+    with Journaled(tmp_path, [fifo()], JournalOptions("interval", 1000.0)) as live:
+        for is_whole in (True, False):
+            if not is_whole:
+                live.journal._break("made up")
+                live.journal._retry_at = math.inf
+            now = time.monotonic()
+            for after_s in (0.0, STUCK_S):
+                live.keeper.turn(now + after_s)
+            assert live.keeper.is_behind is is_whole
+            assert live.keeper.wants_inserts is is_whole
+            assert live.keeper.refusal("sample") is None
+            assert (live.keeper.refusal("insert") is None) is is_whole
 
 
 def test_settings_that_the_daemon_itself_changes_are_repeated_too(tmp_path: Path) -> None:
