@@ -69,6 +69,9 @@ def _store_text(store: Mapping[str, Any]) -> str:
         text += f"; one is being written ({running['phase']}, {running['chunks']} of {running['chunks_total']} chunks)"
     if "inserts_wait" in store:
         text += f"; inserts wait: {store['inserts_wait']}"
+    journal = store.get("journal", {})
+    if "last_error" in journal:
+        text += f"; the journal is {journal['state']} ({journal['last_error']})"
     return text + (f"; the last one failed: {store['last_error']}" if "last_error" in store else "")
 
 

@@ -235,6 +235,8 @@ class Look:
         )
         if "store" in report:
             yield _durable(report["store"])
+            if waits := report["store"].get("inserts_wait"):
+                yield f"[bold red]inserts wait: {_plain(waits)}[/]"
         for key, word in (("replies_dropped", "replies dropped"), ("push_gaps", "pushes lost")):
             if counters[key]:
                 yield f"[bold red]{short(counters[key])} {word}[/]"

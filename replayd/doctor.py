@@ -221,8 +221,11 @@ def daemon(
             if waiting["waited_s"] > 60:
                 text = f"table {table['name']}: {waiting['side']}s have waited {waiting['waited_s']:.0f} s"
                 yield Finding("daemon", WARN, f"{text}: {waiting['why']}", f"replayd why {table['name']}")
-    error = info.get("store", {}).get("last_error")
-    if error:
+    store = info.get("store", {})
+    if waits := store.get("inserts_wait"):
+        advice = "see to that disk; one that is too slow has less to do with checkpoints further apart"
+        yield Finding("daemon", WARN, f"inserts wait: {waits}", advice)
+    if error := store.get("last_error"):
         yield Finding("daemon", FAIL, f"the last checkpoint failed: {error}", "replayd checkpoint, when that is cured")
 
 

@@ -80,6 +80,15 @@ class Durability:
     """How the journal is; None without one."""
     askers: list[tuple[Peer, int]] = field(default_factory=list)
     """(peer, request id) of those who wait for a checkpoint that has not begun."""
+    _waited_s: float = 0.0
+    _looked_at: float = 0.0
+    """For how long inserts have waited for the disk, until when."""
+
+    def wait(self, why: str | None, now: float) -> None:
+        """Inserts wait for the disk, and why; None: they do not."""
+        if self.waits is not None:
+            self._waited_s += now - self._looked_at
+        self.waits, self._looked_at = why, now
 
     def ask(self, peer: Peer, id: int) -> None:
         """Somebody wants a checkpoint. Raises NoStore."""
@@ -106,6 +115,7 @@ class Durability:
             "checkpoint_age_s": now - (self.began_at if self.last is None else self.last.of),
             "checkpoints": self.checkpoints,
             "failures": self.failures,
+            "blocked_s": self._waited_s + (0.0 if self.waits is None else now - self._looked_at),
         }
         if self.restored_generation is not None:
             fields["restored_generation"] = self.restored_generation

@@ -219,7 +219,7 @@ class Keeper:
             0 if journal is None else journal.waiting_bytes,
             is_recorded=journal is not None and journal.records,
         )
-        self._service.durability.waits = backlog.story
+        self._service.durability.wait(backlog.story, now)
         return due
 
     def refusal(self, op: str) -> PeerError | None:

@@ -240,6 +240,12 @@ OF_THE_SERVER: Sequence[Plain] = (
         "Requests of the journal that could not be repeated.",
         "store.lost_requests",
     ),
+    (
+        CounterMetricFamily,
+        "replayd_store_blocked_seconds",
+        "Seconds in which inserts waited for the disk, which had too much to take.",
+        "store.blocked_s",
+    ),
     (GaugeMetricFamily, "replayd_store_size_bytes", "Size of the store on the disk.", "store.size_bytes"),
     (
         GaugeMetricFamily,

@@ -170,8 +170,10 @@ def status_text(bulletin: Bulletin) -> str:
         for table in report["tables"]
         for side in table["waiting"]
     ]
-    error = report.get("store", {}).get("last_error")
-    if error:
+    store = report.get("store", {})
+    if waits := store.get("inserts_wait"):
+        parts.append(f"inserts wait: {waits}")
+    if error := store.get("last_error"):
         parts.append(f"the last checkpoint failed: {error}")
     return "; ".join(parts)
 

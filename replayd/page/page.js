@@ -86,7 +86,7 @@ function show(info) {
   while (cards.children.length > info.tables.length) cards.lastChild.remove();
   const states = info.tables.map((table, i) => {
     const card = cards.children[i] || cards.appendChild($("table").content.firstElementChild.cloneNode(true));
-    return showTable(card, table);
+    return showTable(card, table, info.store?.inserts_wait);
   });
   const worst = ["bad", "insert", "sample", "flowing", ""].map((kind) => states.find((s) => s.kind === kind)).find(Boolean);
   $("state").textContent = states.length > 1 && worst.kind !== "flowing" && worst.kind ? `${worst.name}: ${worst.text}` : worst.text;
@@ -165,10 +165,10 @@ function busyOf(info) {
 
 // --- a table -------------------------------------------------------------------------------------------------------
 
-function showTable(card, table) {
+function showTable(card, table, disk) {
   const points = past.tables[table.name];
   const rate = rateOf(points);
-  const state = stateOf(table, rate, points);
+  const state = stateOf(table, rate, points, disk);
   say(card, "name", table.name);
   const selector = (s) => s.kind + (s.priority_exponent === undefined ? "" : ` (exponent ${s.priority_exponent})`);
   const draws = table.max_times_sampled ? `, ${table.max_times_sampled === 1 ? "one draw" : `${table.max_times_sampled} draws`} of each at most` : "";
@@ -215,7 +215,8 @@ function showTable(card, table) {
   return { name: table.name, ...state };
 }
 
-function stateOf(table, rate, points) {
+// `disk`: why inserts into all tables wait for it; undefined where they do not.
+function stateOf(table, rate, points, disk) {
   const sentences = table.waiting.map((side) => {
     const needs = side.side === "insert" ? side.needs_samples : side.needs_inserts;
     const free = needs === undefined ? "" : ` ${count(needs, side.side === "insert" ? "sample" : "insert")} would set the first one free.`;
@@ -225,6 +226,7 @@ function stateOf(table, rate, points) {
     return `${count(side.requests, `${side.side} request`)} of ${count(side.peers, "peer")}${who} ${verb}, the first for ${duration(side.waited_s)}: ${side.why}.${free}`;
   });
   const words = sentences.join(" ");
+  if (disk) return { kind: "bad", text: "inserts wait for the disk", words: `Inserts wait: ${disk}. ${words}`.trim() };
   const paused = table.paused.length ? `${table.paused.join("s and ")}s paused` : "";
   if (paused) {
     return { kind: table.waiting.length ? table.waiting[0].side : "", text: paused, words: words || `An operator holds back ${table.paused.join("s and ")}s; nobody waits for them.` };
@@ -381,6 +383,7 @@ function showCounts(info) {
     rows.push(["Checkpoints: written, failed", `${number(info.store.checkpoints)}, ${number(info.store.failures)}`, info.store.failures]);
     const { lost_items: items = 0, lost_requests: requests = 0 } = info.store;
     rows.push(["Damage took: items, requests", `${number(items)}, ${number(requests)}`, items || requests]);
+    rows.push(["Inserts waited for the disk", info.store.blocked_s ? duration(info.store.blocked_s) : "never", info.store.blocked_s]);
     rows.push(["Store on the disk", `${bytes(info.store.size_bytes)} in ${info.store.path}`]);
   }
   facts($("counts").querySelector("dl"), rows);

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from replayd import cli_store
 from replayd.cli import main
+from replayd.cli_info import _store_text
 from replayd_client import Client
 from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.embedded import free_port
@@ -35,6 +36,21 @@ def said(daemon: DaemonProcess, *arguments: str) -> str:
 
 def said_json(daemon: DaemonProcess, *arguments: str) -> Any:
     return json.loads(said(daemon, *arguments, "--json"))
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"last_error": "no space left"}, "the last one failed: no space left"),
+        ({"inserts_wait": "70 MB wait for the disk"}, "inserts wait: 70 MB wait for the disk"),
+        ({"journal": {"state": "broken", "last_error": "no space left"}}, "the journal is broken (no space left)"),
+        ({"journal": {"state": "beginning", "last_error": "no space"}}, "the journal is beginning (no space)"),
+    ],
+)
+def test_info_says_why_something_is_not_on_the_disk(told: dict[str, Any], words: str) -> None:
+    store = {"path": "/var/lib/replayd", "size_bytes": 1 << 20}
+    assert _store_text(store | told) == f"/var/lib/replayd, 1 MiB: no checkpoint yet; {words}"
+    assert "journal" not in _store_text({**store, "journal": {"state": "whole"}})
 
 
 def fill_queue(peer: Peer) -> None:

@@ -398,6 +398,7 @@ def test_the_status_tells_how_far_the_last_checkpoint_is_and_that_one_failed(tmp
     )
     service.durability.path = str(tmp_path)
     service.durability.last_error = "no space left on device"
+    service.durability.wait("70 MB wait for the disk", 3.0)
     service.durability.running = Progress(0.0, "chunks", 5, 20)
     board = Board()
     board.publish(service.report(3.0, brief=True), 3.0)
@@ -408,7 +409,9 @@ def test_the_status_tells_how_far_the_last_checkpoint_is_and_that_one_failed(tmp
     manager.tell(STOPPING, None, time.monotonic())
     manager.tick(2e12, board.newest)
     said = [line for message in listener.rest() for line in message if line.startswith("STATUS=")]
-    assert said[1].endswith("; the last checkpoint failed: no space left on device")
+    assert said[1].endswith(
+        "; inserts wait: 70 MB wait for the disk; the last checkpoint failed: no space left on device"
+    )
     assert said[-1] == "STATUS=stopping: the last checkpoint, chunks, 5 of 20 chunks, for 3.0 s"
     manager.close()
     listener.close()

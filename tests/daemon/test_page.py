@@ -296,6 +296,13 @@ def test_what_is_durable_and_how_the_checkpoints_are(
     wait_for_tile(browser, "durable-of", r"^the last checkpoint failed: no <b>space</b> left$")
     assert tile(browser, "checkpoint") == "the last checkpoint is of 1 d 1 h ago"
     assert browser.ask(IS_BAD) is True
+    assert "Inserts waited for the disknever" in browser.ask("document.getElementById('counts').textContent")
+    changed(browser, inserts_wait="70.1 MB wait for the disk of /x", blocked_s=75.0)
+    said = wait_for_text(browser, ROLLOUTS, "words", "Inserts wait: 70.1 MB wait for the disk of /x.")
+    assert "Nobody waits" not in said
+    assert text(browser, ROLLOUTS, "state") == "inserts wait for the disk"
+    assert "Inserts waited for the disk1 min 15 s" in browser.ask("document.getElementById('counts').textContent")
+    photograph(browser, "disk-stuck")
     browser.show(360, 780, phone=True)
     browser.wait_for(
         "document.documentElement.clientWidth <= 360 && document.documentElement.scrollWidth <= innerWidth"

@@ -263,6 +263,13 @@ def test_what_is_durable_and_how_the_checkpoints_are(store: dict[str, Any], told
     assert frame(look, 120, 40)[3] == told
 
 
+def test_inserts_that_wait_for_the_disk_are_told() -> None:
+    look = Look(())
+    store = {"checkpoint_age_s": 4.0, "running": RUNNING, "inserts_wait": "70 MB [bold] wait for the disk"}
+    look.see({**service(fifo()).report(0.0), "store": store}, "")
+    assert frame(look, 120, 40)[4] == "inserts wait: 70 MB [bold] wait for the disk"
+
+
 def test_without_a_store_nothing_is_said_of_checkpoints() -> None:
     look = Look(())
     look.see(service(fifo()).report(0.0), "")

@@ -80,6 +80,7 @@ def test_a_daemon_that_answers_is_well() -> None:
         ({"server": "replayd 0.0.9"}, "warn", "0.0.9"),
         ({"memory": {"resident_bytes": 95, "limit_bytes": 100}}, "warn", "95 B of at most 100 B"),
         ({"store": {"last_error": "no space"}}, "fail", "no space"),
+        ({"store": {"inserts_wait": "70 MB wait for the disk"}}, "warn", "inserts wait: 70 MB wait for the disk"),
         (
             {"tables": [{"name": "t", "waiting": [{"side": "sample", "waited_s": 61.0, "why": "because"}]}]},
             "warn",

@@ -86,9 +86,27 @@ def test_versions_that_draws_lag_behind_are_a_histogram_of_the_tables_where_one_
     assert not [key for key in metrics if key[1] == "silent" and ("staleness" in key[0] or "policy" in key[0])]
 
 
+def test_the_time_in_which_inserts_wait_for_the_disk_is_added_up() -> None:
+    s = service(fifo())
+    s.durability.path = "/var/lib/replayd"
+    for why, now, waited_s in [
+        (None, 1.0, 0),
+        ("70 MB wait", 2.0, 0),
+        ("80 MB wait", 3.0, 1),
+        (None, 5.0, 3),
+        (None, 6.0, 3),
+        ("70 MB wait", 7.0, 3),
+    ]:
+        s.durability.wait(why, now)
+        assert exposed(s, now)["replayd_store_blocked_seconds_total", ""] == waited_s
+    # Nobody looks at the disk in between.
+    assert exposed(s, 9.0)["replayd_store_blocked_seconds_total", ""] == 5
+
+
 MATTERS = {
     "limiter cursor and bounds": ("replayd_limiter_cursor", "replayd_limiter_min_diff", "replayd_limiter_max_diff"),
     "blocked seconds per side and reason": ("replayd_limiter_blocked_seconds{side,reason}",),
+    "blocked by the disk": ("replayd_store_blocked_seconds",),
     "parked requests": ("replayd_parked_requests{side}", "replayd_oldest_parked_seconds{side}"),
     "bytes and chunks": ("replayd_table_bytes", "replayd_chunk_bytes", "replayd_chunks"),
     "orphan bytes": ("replayd_orphan_bytes",),
