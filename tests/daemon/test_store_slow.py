@@ -109,7 +109,9 @@ def test_what_waits_for_a_disk_that_is_stuck_is_bounded_and_inserts_alone_wait_f
         for thread in (asking, waiting):
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
-        assert "inserts_wait" not in client.info()["store"]
+        after = client.info()["store"]
+        assert "inserts_wait" not in after
+        assert after["blocked_s"] > told["blocked_s"], "which grew as long as they waited"
         assert client.info()["store"]["last"]["chunks"] == 50
 
 
