@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +93,10 @@ if sys.stdin.readline():
 """
 
 
-def test_chunks_of_a_killed_actor_are_freed_though_its_insert_is_parked(
-    start_daemon: StartDaemon, tmp_path: Path
-) -> None:
-    config = tmp_path / "replayd.toml"
+@contextmanager
+def parked(start_daemon: StartDaemon, directory: Path) -> Iterator[tuple[Client, subprocess.Popen[str]]]:
+    """An actor whose second insert waits at a full queue, and a client of its server; a lease takes two seconds."""
+    config = directory / "replayd.toml"
     config.write_text('[server]\nlease = "2s"\n')
     daemon = start_daemon("--config", str(config), "--table", "replay,preset=queue,max_size=1")
     command = [sys.executable, "-c", PARKING_ACTOR, daemon.address]
@@ -104,45 +105,42 @@ def test_chunks_of_a_killed_actor_are_freed_though_its_insert_is_parked(
         assert actor.stdout is not None
         assert actor.stdout.readline() == "parked\n"
         with Client(daemon.address) as client:
-            assert client.info()["chunks"]["orphan_bytes"] > 0
-            actor.kill()
-            after = _info_when(client, lambda info: info["streams"]["open"] == 0)
-            assert after["chunks"]["orphan_bytes"] == 0
-            # What it had finished is there, and what waits goes in when there is room.
-            for _ in range(2):
-                [sample] = client.sample("replay", emit_timesteps=False)
-                assert sample.data[0].shape == (3, 1000)
-            assert client.info()["chunks"]["count"] == 0
+            yield client, actor
     finally:
         actor.kill()
         actor.communicate()
+
+
+def test_chunks_of_a_killed_actor_are_freed_though_its_insert_is_parked(
+    start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    with parked(start_daemon, tmp_path) as (client, actor):
+        assert client.info()["chunks"]["orphan_bytes"] > 0
+        actor.kill()
+        after = _info_when(client, lambda info: info["streams"]["open"] == 0)
+        assert after["chunks"]["orphan_bytes"] == 0
+        # What it had finished is there, and what waits goes in when there is room.
+        for _ in range(2):
+            [sample] = client.sample("replay", emit_timesteps=False)
+            assert sample.data[0].shape == (3, 1000)
+        assert client.info()["chunks"]["count"] == 0
 
 
 def test_an_actor_that_was_stopped_beyond_its_lease_goes_on_though_its_insert_is_parked(
     start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
-    config = tmp_path / "replayd.toml"
-    config.write_text('[server]\nlease = "2s"\n')
-    daemon = start_daemon("--config", str(config), "--table", "replay,preset=queue,max_size=1")
-    command = [sys.executable, "-c", PARKING_ACTOR, daemon.address]
-    actor = subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
+    with parked(start_daemon, tmp_path) as (client, actor):
         assert actor.stdin is not None
         assert actor.stdout is not None
-        assert actor.stdout.readline() == "parked\n"
-        with Client(daemon.address) as client:
-            actor.send_signal(signal.SIGSTOP)
-            _info_when(client, lambda info: info["streams"]["open"] == 0)
-            actor.send_signal(signal.SIGCONT)
-            # Its next item needs chunks that are gone with the lease, and the others are there once.
-            print(file=actor.stdin, flush=True)
-            shapes = [next(iter(client.sample("replay", emit_timesteps=False))).data[0].shape for _ in range(3)]
-            assert shapes == [(3, 1000), (3, 1000), (40,)]
-            assert actor.stdout.readline() == "all acknowledged\n"
-            assert client.info()["tables"][0]["size"] == 0
-    finally:
-        actor.kill()
-        actor.communicate()
+        actor.send_signal(signal.SIGSTOP)
+        _info_when(client, lambda info: info["streams"]["open"] == 0)
+        actor.send_signal(signal.SIGCONT)
+        # Its next item needs chunks that are gone with the lease, and the others are there once.
+        print(file=actor.stdin, flush=True)
+        shapes = [next(iter(client.sample("replay", emit_timesteps=False))).data[0].shape for _ in range(3)]
+        assert shapes == [(3, 1000), (3, 1000), (40,)]
+        assert actor.stdout.readline() == "all acknowledged\n"
+        assert client.info()["tables"][0]["size"] == 0
 
 
 def _info_when(client: Client, condition: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
