@@ -106,8 +106,7 @@ class Checkpoints:
         """Do what there is to do; when the next turn is due if nothing else happens (`now`: at once), None if never."""
         if self._running is not None and self._running.memory is not None:
             self._freeze(self._running, self._running.memory, now)
-        for event in self._writer.events():
-            self._handle(event, now)
+        self.hear(now)
         self._tell_progress(now)
         if self._running is None:
             if self._stopping:
@@ -124,6 +123,11 @@ class Checkpoints:
         if self.wants_a_turn or (self._running.is_known and self._hand_over(self._running)):
             return now
         return None
+
+    def hear(self, now: float) -> None:
+        """Take what the writer tells, which `turn` does too."""
+        for event in self._writer.events():
+            self._handle(event, now)
 
     @property
     def wants_a_turn(self) -> bool:

@@ -277,7 +277,7 @@ class StoreMismatch(StoreError):
 
 
 class LastCheckpointFailed(StoreError):
-    """The checkpoint at the end of a server could not be written."""
+    """What a server was told to keep at its end is not on the disk: its last checkpoint, or what its journal lacked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -328,6 +328,11 @@ class Journal:
         return not len(self._open) and not self._posted
 
     @property
+    def is_durable(self) -> bool:
+        """Whether a crash would lose nothing."""
+        return self._chain is _Chain.WHOLE and self.is_settled
+
+    @property
     def pending_bytes(self) -> int:
         """Of what is on its way to the disk."""
         return self._open.nbytes + sum(posted.nbytes for posted in self._posted)

@@ -58,7 +58,7 @@ class Keeper:
         self._fault: BaseException | None = None
         self._checkpoints: Checkpoints | None = None
         self._writer: StoreWriter | None = None
-        self._is_last = False
+        self._is_last = self._is_ending = False
         self._woken = threading.Event()
         self._backlog = Backlog(str(options.path))
         self.journal: Journal | None = None
@@ -201,15 +201,18 @@ class Keeper:
         assert self._writer is not None, "checkpoints have a writer"
         journal_due = None
         if self.journal is not None:
-            for event in self._writer.journal_events():
-                if isinstance(event, Committed):
-                    self.journal.committed(event.epoch, event.stop)
-                else:
-                    self.journal.failed(event.epoch, event.reason)
+            self._hear_of(self.journal, self._writer)
             journal_due = self.journal.turn(now)
         due = self._checkpoints.turn(now)
         backlog_due = self._look_at_backlog(self._checkpoints, now)
         return min((time for time in (due, journal_due, backlog_due) if time is not None), default=None)
+
+    def _hear_of(self, journal: Journal, writer: StoreWriter) -> None:
+        for event in writer.journal_events():
+            if isinstance(event, Committed):
+                journal.committed(event.epoch, event.stop)
+            else:
+                journal.failed(event.epoch, event.reason)
 
     def _look_at_backlog(self, checkpoints: Checkpoints, now: float) -> float | None:
         backlog, journal = self._backlog, self.journal
@@ -247,6 +250,7 @@ class Keeper:
     def begin_last(self, now: float) -> None:
         """The service has stopped. Then `turn` until `is_done`."""
         assert self._checkpoints is not None, "a store is loaded before it is left"
+        self._is_ending = True
         if self.journal is not None:
             self.journal.flush()
         if self._options.checkpoint_on_stop:
@@ -262,7 +266,7 @@ class Keeper:
         return is_idle and (self.journal is None or self.journal.is_settled)
 
     def close(self) -> None:
-        """Let go of the store. Raises LastCheckpointFailed if the last checkpoint is not on the disk."""
+        """Let go of the store. Raises LastCheckpointFailed if what it was told to keep is not on the disk."""
         if self._writer is None:
             return
         checkpoints, writer = self._checkpoints, self._writer
@@ -270,10 +274,27 @@ class Keeper:
         self._writer = None
         checkpoints.refuse_askers()
         writer.close()
-        error = self._service.durability.last_error
-        if self._is_last and (error is not None or not checkpoints.is_idle):
+        if not writer.has_told:
+            # It may have failed, or have ended what was under way, since it was heard last.
+            checkpoints.hear(time.monotonic())
+        if self.journal is not None:
+            self._hear_of(self.journal, writer)
+        if self._is_ending:
+            self._check_end(checkpoints, "the disk does not answer" if writer.is_alive else None)
+
+    def _check_end(self, checkpoints: Checkpoints, disk: str | None) -> None:
+        """Raise LastCheckpointFailed; `disk`: what is known of it besides."""
+        path, error = self._options.path, self._service.durability.last_error or disk
+        if self._is_last and (self._service.durability.last_error or checkpoints.is_under_way):
             raise LastCheckpointFailed(
                 f"the last checkpoint is not on the disk ({error or 'a second signal cut it short'}): what "
-                f"{self._options.path} has is older, and the next start begins with it"
+                f"{path} has is older, and the next start begins with it"
                 + (": see to the disk before" if error else ". A stop takes as long as its checkpoint: let it")
+            )
+        if not self._is_last and self.journal is not None and not self.journal.is_durable:
+            error = self.journal.last_error or error
+            raise LastCheckpointFailed(
+                f"the end of the journal is not on the disk ({error or 'a second signal cut it short'}), and there is "
+                f"no checkpoint on a stop (`checkpoint_on_stop`): the next start begins with what {path} has"
+                + (": see to the disk before" if error else "")
             )

@@ -177,6 +177,7 @@ class StoreWriter:
         self._checkpoint: _Checkpoint | None = None
         self._is_closing = False
         self._fault: BaseException | None = None
+        self._is_told = False
         self._thread = threading.Thread(target=self._run, name="replayd-store", daemon=True)
         self._thread.start()
 
@@ -187,6 +188,7 @@ class StoreWriter:
     def events(self) -> list[Event]:
         """What has happened since the last call. Raises AssertionError if the thread has come to an untimely end."""
         if self._fault is not None:
+            self._is_told = True
             raise AssertionError("the thread that writes the store has failed") from self._fault
         events = []
         while self._events:
@@ -225,9 +227,9 @@ class StoreWriter:
         return self._thread.is_alive()
 
     @property
-    def has_failed(self) -> bool:
-        """Whether a fault of its own has ended it, which `events` raises."""
-        return self._fault is not None
+    def has_told(self) -> bool:
+        """Whether `events` has raised what ended it."""
+        return self._is_told
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
