@@ -55,16 +55,17 @@ def check_chunks(stream: Stream | None, batch: ChunkBatch) -> None:
 
 
 def check_leases(
-    peer: Peer, stream: Stream | None, batch: ChunkBatch, keep_from: int, store: ChunkStore, leases: Leases
+    peer: Peer, stream: Stream | None, batch: ChunkBatch, keep_from: int, store: ChunkStore, leases: Leases, now: float
 ) -> None:
-    """Raise LimitExceeded if the peer, or all of them, would hold too much by what the stream goes on keeping."""
+    """Raise LimitExceeded if the peer, or all of them, would hold too much by what the stream goes on keeping. A push
+    that is refused so is lost, as any that is refused."""
     kept = 0 if keep_from >= batch.first + len(batch) else total(batch.nbytes[max(0, keep_from - batch.first) :])
     if kept == 0 or stream is None:
-        leases.check(peer, kept, 0)
+        leases.check(peer, kept, 0, now)
         return
     gone = stream.slots[: int(stream.numbers.searchsorted(keep_from))]
     brings = 0 if stream.peer == peer else stream.leased_bytes
-    leases.check(peer, kept - total(store.nbytes[gone]), brings)
+    leases.check(peer, kept - total(store.nbytes[gone]), brings, now)
 
 
 def check_capacity(

@@ -76,7 +76,7 @@ class Intake:
         tables = self._named(request.items)
         if request.chunks:
             check_chunks(stream, request.chunks)
-            check_leases(peer, stream, request.chunks, request.keep_from, self._chunks, self._streams.leases)
+            check_leases(peer, stream, request.chunks, request.keep_from, self._chunks, self._streams.leases, now)
         if request.items:
             check_items(request.items, stream, request.chunks, self._chunks, _signatures(tables))
             if any(table.capacity.largest_item_bytes is not None for table in tables):

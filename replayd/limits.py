@@ -92,10 +92,12 @@ UNREAD_REPLIES = Limit(
 )
 LEASED_BYTES = Limit("leased_bytes", 1 << 30, "payload a stream may keep at or above its keep_from, its items aside")
 PEER_LEASED_BYTES = Limit(
-    "peer_leased_bytes", 4 << 30, "the same of all streams of one peer: 20 MiB each of 200; at most half of all"
+    "peer_leased_bytes", 4 << 30, "the same of all streams of one peer: 20 MiB each of 200; at most what all may"
 )
 ALL_LEASED_BYTES = Limit(
-    "all_leased_bytes", 16 << 30, "the same of all streams; with a max_bytes half of that, and at least 512 MiB"
+    "all_leased_bytes",
+    16 << 30,
+    "the same of all streams; with a max_bytes half of that, and at least 512 MiB; twice by peers below their share",
 )
 PENDING_BYTES = Limit("pending_bytes", 1 << 30, "bytes of the messages parked at one table before PULL is left unread")
 PENDING_INSERTS = Limit("pending_inserts", 65536, "items parked at one table before PULL is left unread")
@@ -110,9 +112,11 @@ MAX_WAIT_MS = Limit(
 
 LIMITS: tuple[Limit, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Limit))
 
-ALL_LEASED_SHARE, ALL_LEASED_LEAST = 0.5, 512 * MIB
+ALL_LEASED_SHARE, ALL_LEASED_LEAST, ALL_LEASED_EXCESS = 0.5, 512 * MIB, 2
 """What all streams may hold of a server's `max_bytes` besides, and what they may in any case: two peers one largest
-message each. A table that cannot hold twice what its writers are at work on evicts what they have just written.
+message each. A table that cannot hold twice what its writers are at work on evicts what they have just written. Beyond
+that a peer may still grow to an equal share of it, the bound over the number of peers that hold anything, so that those
+who came first do not keep others out; but all never hold more than twice as much.
 """
 
 PRIORITY_MAX = 1e90

@@ -77,6 +77,11 @@ def report(
             "bytes_added": chunks.bytes_added,
         },
         "streams": {"open": len(streams), "expired": streams.expired},
+        "leases": {
+            "bytes": streams.leases.nbytes,
+            "max_bytes": streams.leases.of_all.value,
+            "refused": streams.leases.refusals,
+        },
         "peers": {
             "connected": counters.vitals.connections,
             "waiting": len(accounts),

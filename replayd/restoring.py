@@ -130,6 +130,7 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         _tell_replayed(store, told, away_s, rules)
         forget_peers(service)
         service.streams.lease_s, service.capacity.max_bytes = lease_s, max_bytes
+        service.streams.leases.is_bounded, service.streams.keeps_parked = True, False
         _as_configured(service, configured, now, rules)
         service.durability.replayed = told.requests
         service.durability.lost.requests = told.behind + told.refused
@@ -172,13 +173,16 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
 
 
 def _as_saved(state: State, service: Service) -> dict[str, dict[str, Any]]:
-    """Give tables the settings with which the journal was written, so that what happened happens again.
+    """Give tables the settings with which the journal was written, so that what happened happens again, and bound no
+    leases: what was accepted was within the limits of then.
 
     The settings as they are configured, by table.
     """
     configured = {name: settings_of(table) for name, table in service.tables.items()}
     service.streams.lease_s = state["journal"]["lease_s"]
     service.capacity.max_bytes = state["journal"]["max_bytes"]
+    service.streams.leases.is_bounded = False
+    service.streams.keeps_parked = state["journal"].get("keeps_parked", False)
     if state["journal"]["version"] != service.version:
         log.warning(
             "the journal was written by version %s, so it may not be repeated exactly: end a server with a checkpoint "

@@ -186,7 +186,7 @@ class Service:
             self._expire(*due, now)
             self._pump(due[1], now)
         deadline = self._deadlines.next(sum(len(table.pending_samples) for table in self.tables.values()))
-        lease_due = self.streams.expire(now)
+        lease_due = self.streams.expire(now, self.wants_inserts)
         return min((time for time in (lease_due, deadline) if time is not None), default=None)
 
     def drain(self, are_read: bool = True) -> list[tuple[Peer, Reply]]:
@@ -311,8 +311,9 @@ class Service:
 
     def _why(self, peer: Peer, request: Why, now: float) -> None:
         fields = why(table_named(request.table, self.tables), self._names, now)
-        if self.durability.waits is not None and not fields["waiting"]:
-            fields |= {"verdict": "inserts_wait", "advice": self.durability.waits}
+        waits = self.durability.waits or self.streams.leases.tell(now)
+        if waits is not None and not fields["waiting"]:
+            fields |= {"verdict": "inserts_wait", "advice": waits}
         self._outbox.append((peer, Result("why", request.id, fields)))
 
     def _peek(self, peer: Peer, request: Peek, now: float) -> None:
@@ -387,7 +388,10 @@ class Service:
         todo, moved = list(tables), dict.fromkeys(tables)
         while todo:
             table = todo.pop(0)
+            was_congested = table.is_congested
             self._settle(table.pump(now))
+            if was_congested and not table.is_congested:
+                self.streams.unread_until = now
             stirred = [self.tables[name] for name in self.capacity.take_stirred()]
             todo += [each for each in stirred if each not in todo]
             moved.update(dict.fromkeys(stirred))

@@ -44,7 +44,7 @@ from replayd.messages import Int64s
 from replayd.slots import among
 from replayd.state import State
 
-FORMAT = 2
+FORMAT = 3
 """Raised with every change of what is saved, see `store_formats`."""
 PIECE_BYTES = 1 << 18
 """Of an array in the index: small enough that a change here and there does not rewrite all."""

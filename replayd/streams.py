@@ -65,6 +65,8 @@ class Stream:
     """Payload of these."""
     peer: Peer = None
     """Who wrote to it last; None: only PUSH has, or nobody since the server began."""
+    is_pushed: bool = True
+    """Only PUSH ever wrote to it, whose messages and keepalives may be left unread."""
     schema: Schema | None = None
     last_episode: LastEpisode = field(default_factory=LastEpisode)
     parked: int = 0
@@ -136,6 +138,11 @@ class Streams:
         self.lease_s = lease_s
         self.leases = leases
         self.expired = 0
+        self.unread_until: float | None = None
+        """Until when PULL was last left unread, since a table had no room for more; None: never."""
+        self.keeps_parked = False
+        """The lease of a stream does not end while a message of it is parked, as it was before format 3: so while a
+        journal of then is replayed."""
         self._chunks = chunks
         self._streams: OrderedDict[bytes, Stream] = OrderedDict()
         self._ended: OrderedDict[bytes, Stream] = OrderedDict()
@@ -196,6 +203,7 @@ class Streams:
             self.leases.change(stream.peer, -stream.leased_bytes)
             self.leases.change(peer, nbytes)
             stream.peer = peer
+        stream.is_pushed &= peer is None
         stream.leased_bytes = nbytes
 
     def settle(self, stream: Stream, ticket: Ticket) -> None:
@@ -222,16 +230,28 @@ class Streams:
         if len(self._ended) > STREAMS_REMEMBERED.value:
             self._ended.popitem(last=False)
 
-    def expire(self, now: float) -> float | None:
-        """Close the streams that have been silent for a lease; when the next one is due, None if there is none."""
+    def expire(self, now: float, wants_pushed: bool) -> float | None:
+        """Close the streams that have been silent for a lease; when the next one is due, None if there is none.
+
+        `wants_pushed`: PULL is read. Who pushes is not silent who is not heard: leases begin anew then.
+        """
         while self._streams:
             oldest = next(iter(self._streams.values()))
             due = oldest.heard_at + self.lease_s
             if due > now:
                 return due
+            if self._was_unread(oldest, wants_pushed) or (self.keeps_parked and oldest.parked):
+                self.heard(oldest, now)
+                continue
             self.close(oldest)
             self.expired += 1
         return None
+
+    def _was_unread(self, stream: Stream, wants_pushed: bool) -> bool:
+        """Whether it is a pusher's whom nobody heard for some time since it was heard last."""
+        if not stream.is_pushed:
+            return False
+        return not wants_pushed or (self.unread_until is not None and self.unread_until >= stream.heard_at)
 
     def orphan_bytes(self) -> int:
         """Bytes held by leases alone."""
@@ -251,22 +271,26 @@ class Streams:
                 *(stream.last_episode.number, stream.last_episode.name, stream.last_episode.serial),
                 *(stream.numbers, stream.slots, stream.schema),
                 [*stream.accepted.values(), *stream.overdue.values()],
+                stream.is_pushed,
             )
             for streams in (self._ended, self._waiting, self._streams)
             for stream in streams.values()
         ]
         ended = len(self._ended) + len(self._waiting)
-        return {"next_uid": self._next_uid, "streams": Later(lambda: {"ended": ended, **_dump_streams(kept)})}
+        streams = Later(lambda: {"ended": ended, **_dump_streams(kept)})
+        return {"next_uid": self._next_uid, "unread_until": self.unread_until, "streams": streams}
 
     def load(
         self, state: State, there: NDArray[np.bool_], make_schema: Callable[[bytes], Schema], later_s: float
     ) -> None:
         """`there`: by slot, which chunks are. Tickets of parked messages wait for nothing yet: see `load_parked`."""
         self._next_uid = state["next_uid"]
+        until = state["unread_until"]
+        self.unread_until = None if until is None else until + later_s
         self._streams.clear()
         self._ended.clear()
         self._waiting.clear()
-        self.leases = Leases(self.leases.of_all, self.leases.of_peer)
+        self.leases.clear()
         for n, stream in enumerate(_load_streams(state["streams"], there, make_schema, later_s)):
             (self._ended if n < state["streams"]["ended"] else self._streams)[stream.id] = stream
             self._chunks.leased[stream.slots] = True
@@ -303,6 +327,7 @@ class Streams:
         for stream in self:
             leases.change(stream.peer, int(self._chunks.nbytes[stream.slots].sum()))
         assert leases == self.leases, f"{self.leases} is not what streams hold, {leases}"
+        assert all(stream.peer is None for stream in self if stream.is_pushed), "who is a peer does not push"
         for stream in (*self, *self._waiting.values()):
             assert np.array_equal(self._chunks.number[stream.slots], stream.numbers), "chunk numbers and slots disagree"
             assert (np.diff(stream.numbers) > 0).all(), "chunk numbers do not rise"
@@ -330,6 +355,7 @@ def _dump_streams(kept: list[tuple[Any, ...]]) -> State:
         "ids": np.frombuffer(b"".join(k[0] for k in kept), np.uint8),
         "heard_at": np.array([k[2] for k in kept], np.float64),
         "numbers": numbers,
+        "pushed": np.array([k[12] for k in kept], np.bool_),
         "schemas": packed(list(schemas)),
         "schema_of": np.array(schema_of, np.int64),
         "chunk_counts": np.array([len(k[8]) for k in kept], np.int64),
@@ -349,6 +375,7 @@ def _load_streams(
     chunk, ticket = 0, 0
     for n, (uid, next_seq, next_number, *episode) in enumerate(state["numbers"].tolist()):
         stream = Stream(ids[16 * n : 16 * n + 16], uid, float(state["heard_at"][n]) + later_s, next_seq, next_number)
+        stream.is_pushed = bool(state["pushed"][n])
         schema = int(state["schema_of"][n])
         stream.schema = schemas[schema] if schema >= 0 else None
         stream.last_episode = LastEpisode(*episode)

@@ -17,6 +17,7 @@ def essence(service: Service) -> dict[str, Any]:
     """All that decides what the service will answer, times aside."""
     streams = settled(service.streams.dump())
     del streams["streams"]["heard_at"]
+    streams["unread_until"] = streams["unread_until"] is not None
     return {
         "keys": service._keys.take(0),
         "id": service.server_id,

@@ -90,7 +90,6 @@ class Streams:
         self.last: Insert | None = None
         self.last_key: int | None = None
         self.heard_at = 0.0
-        self.tickets: list[int] = []
 
 
 class ServiceMachine(RuleBasedStateMachine):
@@ -188,7 +187,6 @@ class ServiceMachine(RuleBasedStateMachine):
         stream.payloads = {n: p for n, p in stream.payloads.items() if n >= keep_from}
         stream.last, stream.last_key = request, first_key if items else None
         stream.heard_at = self.now
-        stream.tickets.append(request.id)
         self._ask("writer", "insert", request, [] if items else [(request.id, None)], order=names)
 
     @precondition(lambda self: any(stream.last for stream in self.streams))
@@ -364,10 +362,7 @@ class ServiceMachine(RuleBasedStateMachine):
         assert not replies, f"unexpected replies {replies}"
         for which, stream in enumerate(self.streams):
             if stream.seq and stream.heard_at + LEASE_S <= self.now:
-                if any(self.waiting[ticket] for ticket in stream.tickets):
-                    stream.heard_at = self.now
-                else:
-                    self._forget(which)
+                self._forget(which)
 
     # --- agreement --------------------------------------------------------------------------------------------------
 

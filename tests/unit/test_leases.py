@@ -10,7 +10,7 @@ import pytest
 
 from replayd.leases import Leases
 from replayd.limits import ALL_LEASED_BYTES, LEASED_BYTES, MESSAGE_BYTES, PEER_LEASED_BYTES, Limit
-from replayd.messages import Hello
+from replayd.messages import Hello, Why
 from replayd.service import Service
 from replayd.table import Table
 from tests.unit.test_service import ask, error, info, sample
@@ -169,8 +169,58 @@ def test_a_server_tells_the_bounds_that_follow_from_its_max_bytes(max_bytes: int
     [(_, reply)] = ask(s, Hello(1, ""))
     of_peer, of_all = (reply.fields["limits"][name] for name in ("peer_leased_bytes", "all_leased_bytes"))
     assert of_all == (16 << 30 if max_bytes is None else max(512 << 20, max_bytes // 2))
-    assert of_peer == min(4 << 30, of_all // 2)
+    assert of_peer == min(4 << 30, of_all)
     assert of_peer >= MESSAGE_BYTES.value, "what one message brings can always be kept"
+
+
+def test_two_who_keep_all_they_may_keep_nobody_out(made: list[Service]) -> None:
+    made.append(s := bounded(1000, 2000))
+    held = dict.fromkeys(["hog", "other hog"], 1000)
+    streams = {peer: StreamWriter(peer.encode().rjust(16)) for peer in held}
+    for peer, writer in streams.items():
+        assert ask(s, writer.insert([bytes(1000)]), peer)[0][1].op == "insert"
+    # Whoever comes grows to an equal share, step by step, and not beyond.
+    for peers in range(3, 9):
+        name, share = f"late {peers}", 2000 // peers
+        writer = StreamWriter(name.encode().rjust(16))
+        held[name] = 0
+        room = min(share, 4000 - s.streams.leases.nbytes)
+        for _ in range(room // 50):
+            assert ask(s, writer.insert([bytes(50)]), name)[0][1].op == "insert"
+            held[name] += 50
+        refused = error(ask(s, writer.insert([bytes(51)]), name, 5.0))
+        assert (refused.code, refused.detail["limit"]) == ("limit_exceeded", "all_leased_bytes")
+        assert "raise max_bytes, keep shorter trajectories, or run fewer writers" in refused.message
+        assert s.streams.leases.of(name) == held[name]
+    assert 3950 < sum(held.values()) == s.streams.leases.nbytes <= 4000, "never more than twice the bound"
+    leases = info(s)["leases"]
+    assert leases == {"bytes": sum(held.values()), "max_bytes": 2000, "refused": 6}
+
+
+def test_who_asks_why_inserts_wait_is_told_that_writers_keep_too_much_while_it_is_so(made: list[Service]) -> None:
+    made.append(s := bounded(1000, 1000))
+    ask(s, StreamWriter().insert([bytes(900)]), "one", 1.0)
+    ask(s, StreamWriter(b"o" * 16).insert([bytes(900)]), "other", 2.0)
+
+    def told(now: float) -> tuple[str, str]:
+        [(_, reply)] = ask(s, Why(1, "t"), now=now)
+        return reply.fields["verdict"], reply.fields["advice"]
+
+    verdict, advice = told(3.0)
+    assert verdict == "inserts_wait"
+    assert "writers keep 900 bytes for items to come, of 1000 at most" in advice
+    assert told(13.0)[0] == "flowing"
+
+
+def test_who_pushes_has_an_equal_share_with_all_who_do(made: list[Service]) -> None:
+    made.append(s := bounded(1000, 1000))
+    ask(s, StreamWriter().insert([bytes(1000)]), "hog")
+    for n in range(8):
+        ask(s, StreamWriter(bytes([n]) * 16).insert([bytes(100)]), None)
+    assert (s.streams.leases.of(None), s.counters.pushes_refused, info(s)["leases"]["refused"]) == (500, 3, 3)
+    # What keeps nothing is always taken.
+    ask(s, StreamWriter(b"k" * 16).insert([bytes(900)], [(0, 1)], keep_from=1), None)
+    assert s.tables["t"].size == 1
 
 
 def test_honest_writers_fit_their_bounds() -> None:
@@ -180,3 +230,15 @@ def test_honest_writers_fit_their_bounds() -> None:
         assert PEER_LEASED_BYTES.value > 200 * 1000 * step_bytes
     # 16 writers whose episodes of 1 GiB have no item yet: the largest there may be.
     assert 16 * LEASED_BYTES.value <= ALL_LEASED_BYTES.value
+    # With a max_bytes: a writer of the Python client has a connection, and so a peer, of its own, and a VectorWriter one
+    # stream for all its environments; other clients may have all streams on one connection.
+    within = Leases.within(8 << 30)
+    process = 200 * 1000 * (16 << 10)
+    assert process <= within.of_all.value, "200 writers"
+    assert process <= within.of_peer.value, "200 streams of one connection"
+    assert LEASED_BYTES.value <= within.of_peer.value, "a VectorWriter, as much as one stream may"
+    for max_bytes in (1 << 20, 1 << 30, 8 << 30, 1 << 36):
+        bounds = Leases.within(max_bytes)
+        assert 200 * 1000 * int(84 * 84 * 0.074) <= min(bounds.of_peer.value, LEASED_BYTES.value), (
+            "the same of grey pixels"
+        )
