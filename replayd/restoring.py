@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,6 +98,7 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
     shift_s = now - away_s - (end or saved).clock
     lease_s, max_bytes = service.streams.lease_s, service.capacity.max_bytes
     configured: dict[str, dict[str, Any]] = {}
+    unchanged = _with_limits_as_saved(state, service)
     if kept is None or end is None:
         state.pop("samples", None)
     else:
@@ -122,7 +123,7 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
     service.chunks.skip_names(blocks.newest())
     _tell_damage(store, damage, losses, rules)
     service.durability.lost = Lost(sum(losses.items.values()), losses.chunks)
-    _tell_beyond(losses.beyond, service, rules)
+    _tell_beyond(losses.beyond, configured.keys() or unchanged, service, rules)
     requests = ""
     if kept is not None and end is not None:
         progress.phase = "journal"
@@ -131,7 +132,7 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         forget_peers(service)
         service.streams.lease_s, service.capacity.max_bytes = lease_s, max_bytes
         service.streams.leases.is_bounded, service.streams.keeps_parked = True, False
-        _as_configured(service, configured, now, rules)
+        _as_configured(service, configured, unchanged, now, rules)
         service.durability.replayed = told.requests
         service.durability.lost.requests = told.behind + told.refused
         requests = f" and {count(told.requests, 'request')} of the journal"
@@ -207,13 +208,15 @@ def _as_saved(state: State, service: Service) -> dict[str, dict[str, Any]]:
     return configured
 
 
-def _as_configured(service: Service, configured: dict[str, dict[str, Any]], now: float, rules: RestoreRules) -> None:
+def _as_configured(
+    service: Service, configured: dict[str, dict[str, Any]], unchanged: Set[str], now: float, rules: RestoreRules
+) -> None:
     """The configuration's settings hold again, also where they were changed live."""
     sizes = sizes_of(service)
     service.capacity.make_room()
     for name, settings in configured.items():
         _change(service.tables[name], settings)
-    _tell_beyond(shrunk(service, sizes), service, rules)
+    _tell_beyond(shrunk(service, sizes), unchanged, service, rules)
     for name in configured:
         table = service.tables[name]
         if rules.reset_limiters:
@@ -303,27 +306,46 @@ def _tell_damage(store: Store, damage: _Damage, losses: Losses, rules: RestoreRu
     log.error("%s; the rest is restored: see to the disk, and `replayd restore` brings back a whole copy", story)
 
 
-def _tell_beyond(beyond: dict[str, int], service: Service, rules: RestoreRules) -> None:
-    """Items that have no room any more: the next checkpoint would make that final."""
-    told = []
+def _with_limits_as_saved(state: State, service: Service) -> Set[str]:
+    """Tables that are configured to hold as much as when they were saved."""
+    kept = state.get("journal")
+    if kept is None or kept["max_bytes"] != service.capacity.max_bytes:
+        return set()
+    saved = {table["name"]: table["settings"] for table in state["tables"]}
+    settings = {name: settings_of(table) for name, table in service.tables.items() if name in saved}
+    return {name for name, now_is in settings.items() if all(saved[name][limit] == now_is[limit] for limit in _LIMITS)}
+
+
+_LIMITS = ("max_size", "max_times_sampled", "max_bytes", "when_full")
+
+
+def _tell_beyond(beyond: dict[str, int], unchanged: Set[str], service: Service, rules: RestoreRules) -> None:
+    """Items that have no room any more: the next checkpoint would make that final.
+
+    Where limits are what they were it is this version that counts more: a start is no time to refuse that.
+    """
+    told = {}
     for name, gone in beyond.items():
         table = service.tables[name]
         limits = {"max_size": table.max_size, "max_times_sampled": table.max_times_sampled or None}
         limits |= {"max_bytes": table.capacity.max_bytes, "max_bytes of the server": service.capacity.max_bytes}
         said = ", ".join(f"{limit} {value}" for limit, value in limits.items() if value is not None)
-        told.append(f"{gone} of the {gone + table.size} items of table {name!r} are beyond its limits ({said})")
-    if told and not rules.shrink_tables:
+        told[name] = f"{gone} of the {gone + table.size} items of table {name!r} are beyond its limits ({said})"
+    refused = [story for name, story in told.items() if name not in unchanged]
+    if refused and not rules.shrink_tables:
         raise StoreMismatch(
-            f"{'; '.join(told)}: the next checkpoint would remove them for good; raise the limit in the configuration, "
-            "or give --shrink-tables (`replayd.Server(…, shrink_tables=True)`)"
+            f"{'; '.join(refused)}: the next checkpoint would remove them for good; raise the limit in the "
+            "configuration, or give --shrink-tables (`replayd.Server(…, shrink_tables=True)`)"
         )
-    for (name, gone), story in zip(beyond.items(), told, strict=True):
+    for name, story in told.items():
         log.warning(
-            "%s, so they are left behind: to keep them, stop by a second signal before the next checkpoint and raise "
-            "the limit",
-            *(story,),
-            extra={"table": name, "items": gone},
+            "%s, %s: to keep them, stop by a second signal before the next checkpoint and raise the limit",
+            *(story, "so they are left behind" if name not in unchanged else _COUNTS_MORE),
+            extra={"table": name, "items": beyond[name]},
         )
+
+
+_COUNTS_MORE = "as this version counts more for what they hold, and leave as they would for new ones"
 
 
 def _compare_tables(state: State, service: Service, rules: RestoreRules) -> list[str]:

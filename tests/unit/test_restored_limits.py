@@ -87,3 +87,36 @@ def test_what_was_restored_tells_of_checkpoint_and_journal(tmp_path: Path, caplo
     with limited(tmp_path):
         assert "restored 100 items of 1 table, " in caplog.text
         assert "from checkpoint 1 and 2 requests of the journal, as of 0 s ago" in caplog.text
+
+
+@JOURNALS
+@pytest.mark.parametrize("limit", ["max_bytes", "max_bytes of the server"])
+@pytest.mark.parametrize("when_full", ["evict", "block", "reject"])
+def test_a_version_that_counts_more_begins_with_settings_as_they_were(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    journal: JournalOptions,
+    when_full: str,
+) -> None:
+    def started() -> Journaled:
+        is_servers = limit == "max_bytes of the server"
+        table = fifo(max_bytes=None if is_servers else BYTES, when_full=when_full)
+        return Journaled(tmp_path, [table], max_bytes=BYTES if is_servers else None, journal=journal)
+
+    with started() as live:
+        ask(live, inserted(StreamWriter(), KEPT // 2))
+        live.checkpoint(time.monotonic())
+        live.settle(time.monotonic())
+        before = contents(live.service)
+        assert len(before) == KEPT // 2
+    monkeypatch.setattr("replayd.capacity.COLUMN_BYTES", COLUMN_BYTES + 2 * BYTES // KEPT)
+    with started() as live:
+        left = contents(live.service)
+        evicts = when_full == "evict"
+        assert 0 < len(left) < len(before) if evicts else left == before
+        assert left == before[-len(left) :]
+        assert (f"of the {len(before)} items of table 't' are beyond its limits" in caplog.text) is evicts
+        assert ("this version counts more" in caplog.text) is evicts
+        live.service.validate()
