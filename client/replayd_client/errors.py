@@ -75,7 +75,7 @@ class PriorityError(ReplaydError, ValueError):
 
 
 class LimitExceededError(ReplaydError, ValueError):
-    """A named limit was passed; `detail` names it."""
+    """A named limit was passed; `detail` names it, and has `put_off_s` if that was waited for and may still pass."""
 
     code = "limit_exceeded"
 

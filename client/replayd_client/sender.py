@@ -22,6 +22,7 @@ from replayd_client.errors import (
     AccessDeniedError,
     DeadlineExceededError,
     ForkedClientError,
+    LimitExceededError,
     ReplaydError,
     UnsupportedVersionError,
 )
@@ -130,8 +131,9 @@ class Sender:
     ) -> None:
         """Carry until the condition holds, once at least: who comes late has not looked what there is.
 
-        Raises at the deadline: ConnectionLostError if there is no session, else DeadlineExceededError with what the
-        server says holds the items back. They tell how long was waited `since` the caller began, by default now.
+        Raises at the deadline: ConnectionLostError if there is no session, LimitExceededError if the server puts
+        messages off since all writers keep too much, else DeadlineExceededError with what it says holds the items back.
+        They tell how long was waited `since` the caller began, by default now.
         """
         started = time.monotonic() if since is None else since
         warn_at = time.monotonic() + WARN_AFTER_S
@@ -192,11 +194,17 @@ class Sender:
             error.__cause__ = self._fault
             return error
         count = self.stream.unacknowledged_items
+        story = f"{what}: {count} item{'s' if count != 1 else ''} not acknowledged after {waited_s:.1f} s."
+        told = {"waited_s": round(waited_s, 3), "unacknowledged_items": count}
+        if self.stream.put_off is not None and self.stream.put_off[0].detail.get("limit") == "all_leased_bytes":
+            reason, since = self.stream.put_off
+            put_off_s = time.monotonic() - since
+            return LimitExceededError(
+                f"{story} The server has put them off for {put_off_s:.1f} s: {reason}.",
+                detail={**reason.detail, **told, "put_off_s": round(put_off_s, 3)},
+            )
         text, detail = self._why() if explain else ("", {})
-        return DeadlineExceededError(
-            f"{what}: {count} item{'s' if count != 1 else ''} not acknowledged after {waited_s:.1f} s. {text}".rstrip(),
-            detail={"waited_s": round(waited_s, 3), "unacknowledged_items": count, **detail},
-        )
+        return DeadlineExceededError(f"{story} {text}".rstrip(), detail={**told, **detail})
 
     def _why(self) -> tuple[str, dict[str, object]]:
         """What the server says that items wait for, in words and in its limiters' numbers."""

@@ -42,6 +42,9 @@ RETRY_S = (0.0, 0.01, 0.05, 0.25, 1.0)
 TRANSIENT_LIMITS = ("window_messages", "window_bytes", "streams", "all_leased_bytes")
 """Limits of the server that a message may meet now and not a moment later."""
 
+PUT_OFF_WARN_S, PUT_OFF_WARN_MAX_S = 5.0, 60.0
+"""How long messages have been put off when the log is told first, and the longest until it is told again."""
+
 
 class InsertStream:
     """The insert messages of one writer, from `put` to their receipt."""
@@ -76,6 +79,9 @@ class InsertStream:
         self._open_items = 0
         self._retry_at = 0.0
         self._retries = 0
+        self._put_off: ReplaydError | None = None
+        self._put_off_since = 0.0
+        self._warn_at = 0.0
         self._last_keepalive = 0.0
         self.refusals: list[Receipt] = []
         """Receipts of refused messages, in order; the writer takes and clears them."""
@@ -107,6 +113,11 @@ class InsertStream:
     def retry_at(self) -> float:
         """The time before which nothing is sent, since the server put a message off."""
         return self._retry_at
+
+    @property
+    def put_off(self) -> tuple[ReplaydError, float] | None:
+        """The limit for which the server puts messages off, and since when; None once it takes one."""
+        return None if self._put_off is None else (self._put_off, self._put_off_since)
 
     @property
     def waits_for_sending(self) -> bool:
@@ -168,7 +179,7 @@ class InsertStream:
         self._window = (min(self._own[0], max(window_messages, 1)), min(self._own[1], window_bytes))
         known = self._server_id
         self._server_id = server_id
-        self._retry_at, self._retries = 0.0, 0
+        self._retry_at, self._retries, self._put_off = 0.0, 0, None
         self._resend.extendleft(reversed(self._take_in_flight(lambda message: True)))
         if known is not None and known != server_id:
             log.warning("the server at the other end started anew; sending %d messages again", len(self._open))
@@ -184,7 +195,7 @@ class InsertStream:
         if isinstance(reply, InsertReply):
             del self._in_flight[reply.id]
             self._in_flight_bytes -= message.nbytes
-            self._retries = 0
+            self._retries, self._put_off = 0, None
             items = 0 if message.receipt is None else message.receipt.items
             lie = f"{items} items were sent, and {reply.items} are acknowledged" if reply.items != items else None
             self._close(message, reply.first_key, None if lie is None else ProtocolError(lie))
@@ -203,8 +214,7 @@ class InsertStream:
         elif code == "unknown_stream":
             self._start_over(message, now)
         elif code == "limit_exceeded" and reply.error.detail.get("limit") in TRANSIENT_LIMITS:
-            if self._retries == len(RETRY_S):
-                log.warning("inserts wait, and are sent again until the server takes them: %s", reply.error)
+            self._note_put_off(reply.error, now)
             self._retry(message, message.seq, now)
         else:
             self._refused(message, reply.error, now)
@@ -328,6 +338,17 @@ class InsertStream:
     def _retry(self, message: InsertMessage, from_seq: int, now: float) -> None:
         self._resend.extendleft(reversed(self._take_in_flight(from_number(message, from_seq))))
         self._pause(now)
+
+    def _note_put_off(self, error: ReplaydError, now: float) -> None:
+        if self._put_off is None:
+            self._put_off_since, self._warn_at = now, now + PUT_OFF_WARN_S
+        self._put_off = error
+        if now >= self._warn_at:
+            waited_s = now - self._put_off_since
+            log.warning(
+                "inserts have waited for %.0f s, and are sent again until the server takes them: %s", waited_s, error
+            )
+            self._warn_at = now + min(waited_s, PUT_OFF_WARN_MAX_S)
 
     def _start_over(self, message: InsertMessage, now: float) -> None:
         """The server does not know the message's stream: it and the later ones of that stream go on a new one.

@@ -21,6 +21,7 @@ from replayd_client.errors import (
     ConnectionLostError,
     DataError,
     DeadlineExceededError,
+    LimitExceededError,
     ReplaydError,
 )
 from replayd_client.insert_message import Receipt
@@ -192,6 +193,11 @@ class WriterCore:
                 self._flush("close", 0, deadline, explain=explain, state=state)
             except (ClosedError, DeadlineExceededError, ConnectionLostError) as error:
                 return error
+            except LimitExceededError as error:
+                # What was refused for good is raised; what was only put off may or may not arrive.
+                if "put_off_s" not in error.detail:
+                    raise
+                return error
             finally:
                 self._shut()
         return None
@@ -352,7 +358,7 @@ class WriterCore:
 
         try:
             self._sender.wait(is_over, deadline, what, explain=explain)
-        except (DeadlineExceededError, ConnectionLostError) as error:
+        except (DeadlineExceededError, ConnectionLostError, LimitExceededError) as error:
             count = self.open_items
             text, state = str(error), state or "This writer goes on delivering them, exactly once."
             if isinstance(error, ConnectionLostError):

@@ -63,9 +63,10 @@ class WriterLife:
         The deadline is the writer's own `timeout_ms` unless another is given, as it is of all calls that wait for
         acknowledgements.
 
-        Raises DeadlineExceededError, which says who must act, or ConnectionLostError if items are not acknowledged in
-        time: whether those arrived is not known. Raises too what the server refused of items created earlier, and
-        ClosedError if another thread closes it meanwhile. The writer is closed all the same.
+        Raises DeadlineExceededError, which says who must act, LimitExceededError where all writers keep too much, or
+        ConnectionLostError if items are not acknowledged in time: whether those arrived is not known. Raises too what
+        the server refused of items created earlier, and ClosedError if another thread closes it meanwhile. The writer
+        is closed all the same.
         """
         error = self._core.close(timeout_ms)
         if error is not None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import replayd
+from replayd.compat.reverb import errors as compat_errors
+from replayd.limits import Limit
 from replayd_client import errors, structured
 from tests.daemon.embedded import DEADLINE_S, free_port, size, uniform, until
 
@@ -144,3 +146,47 @@ def test_a_step_by_configs_without_a_server_is_not_added_without_its_items(serve
     writer.flush(timeout_ms=DEADLINE_S * 1000)
     assert [int(item.data[0]) for item in client.peek("t", oldest=10)] == [2]
     writer.close()
+
+
+def test_who_must_keep_less_is_told_in_time(serve: Any, client_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replayd.leases.ALL_LEASED_BYTES", Limit("all_leased_bytes", 20_000, "a test"))
+    server, noise = serve(uniform("t")), np.random.default_rng(1)
+    client = client_of(server)
+
+    def fill(writer: Any) -> errors.LimitExceededError:
+        """Keep more and more, until that is put off."""
+        for _ in range(30):
+            writer.append(noise.random(100))
+            writer.create_item("t", 1.0, writer.history[-1:])
+            try:
+                writer.flush(timeout_ms=300)
+            except errors.LimitExceededError as error:
+                return error
+        raise AssertionError("it keeps what it likes")
+
+    # Each wants more than half, and neither lets go.
+    first, second = (client.trajectory_writer(50, chunk_length=1) for _ in range(2))
+    for _ in range(12):
+        for writer in (first, second):
+            writer.append(noise.random(100))
+            writer.create_item("t", 1.0, writer.history[-1:])
+            writer.flush(timeout_ms=DEADLINE_S * 1000)
+    for writer in (first, second):
+        error = fill(writer)
+        assert error.detail["limit"] == "all_leased_bytes"
+        assert "1 item not acknowledged" in str(error)
+        assert "raise max_bytes, keep shorter trajectories, or run fewer writers" in str(error)
+        assert "goes on delivering" in str(error)
+    leases = client.info()["leases"]
+    assert (leases["max_bytes"], leases["refused"] > 1) == (20_000, True)
+    assert 10_000 < leases["bytes"] <= 20_000
+    assert "run fewer writers" in client.why("t").advice
+    with pytest.raises(compat_errors.DeadlineExceededError, match="run fewer writers"), compat_errors.translated():
+        first.flush(timeout_ms=50)
+    # One of them goes, with a word about what it could not send, and what the other has waits no more.
+    with pytest.raises(errors.LimitExceededError, match="may or may not arrive"):
+        second.close(timeout_ms=50)
+    before = size(client, "t")
+    first.flush(timeout_ms=DEADLINE_S * 1000)
+    assert size(client, "t") == before + 1
+    first.close(timeout_ms=DEADLINE_S * 1000)

@@ -230,8 +230,8 @@ def test_honest_writers_fit_their_bounds() -> None:
         assert PEER_LEASED_BYTES.value > 200 * 1000 * step_bytes
     # 16 writers whose episodes of 1 GiB have no item yet: the largest there may be.
     assert 16 * LEASED_BYTES.value <= ALL_LEASED_BYTES.value
-    # With a max_bytes: a writer of the Python client has a connection, and so a peer, of its own, and a VectorWriter one
-    # stream for all its environments; other clients may have all streams on one connection.
+    # With a max_bytes: a writer of the Python client has a connection of its own, so each is a peer, and a VectorWriter
+    # one stream for all its environments; other clients may have all streams on one connection.
     within = Leases.within(8 << 30)
     process = 200 * 1000 * (16 << 10)
     assert process <= within.of_all.value, "200 writers"

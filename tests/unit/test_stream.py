@@ -330,6 +330,28 @@ def test_a_limit_that_passes_by_itself_refuses_nothing(limit: str) -> None:
     assert line.stream.refusals == []
 
 
+def test_a_limit_that_does_not_pass_is_told_again_and_again_with_since_when(caplog: pytest.LogCaptureFixture) -> None:
+    line = Line()
+    line.stream.put(chunk_batch(0, 1), item_batch([0], [7]), keep_from=0)
+    began, told = line.now, []
+    while line.now < began + 200:
+        line.send()
+        request_id = msgpack.unpackb(line.to_server.popleft()[0])["id"]
+        line.stream.on_reply(error(request_id, "limit_exceeded", limit="all_leased_bytes"), line.now)
+        told += [(line.now - began, record.getMessage()) for record in caplog.records]
+        caplog.clear()
+        line.now = line.stream.retry_at
+    times = [round(at) for at, _ in told]
+    assert times[0] == 5
+    assert all(0 < later - at <= 61 for at, later in itertools.pairwise([*times, 200])), times
+    assert all(f"have waited for {at:.0f} s" in text for at, text in told)
+    put_off = line.stream.put_off
+    assert put_off is not None
+    assert (put_off[0].detail["limit"], put_off[1]) == ("all_leased_bytes", began)
+    line.settle()
+    assert line.stream.put_off is None
+
+
 def test_chunks_that_are_refused_by_themselves_do_not_go_round_for_ever() -> None:
     line = Line()
     accept = line.server.accept

@@ -36,6 +36,8 @@ def translated(overdue: str = "") -> Iterator[None]:
     except replayd_errors.UnknownTableError as error:
         raise UnknownTable(error.detail.get("table", ""), error.detail.get("tables", ())) from error
     except replayd_errors.ReplaydError as error:
+        if isinstance(error, replayd_errors.LimitExceededError) and "put_off_s" in error.detail:
+            raise DeadlineExceededError(f"{overdue}: {error}" if overdue else str(error)) from error
         # The others are a ValueError or a RuntimeError already; what is neither cannot be put right by the caller.
         if isinstance(error, (ValueError, RuntimeError)):
             raise
