@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -91,6 +91,7 @@ class Journal:
         """All before it are on the disk, which means little while the chain is beginning."""
         self._open = Entries(0, next_entry)
         self._posted: deque[_Posted] = deque()
+        self._posted_bytes = 0
         self._has_recorded = False
         self._then = service.started_at
         """The last end of a turn."""
@@ -190,6 +191,7 @@ class Journal:
         entries.sum, entries.wall_s = state_sum(self._service), time.time()
         self._open = Entries(entries.epoch, self._next)
         self._posted.append(_Posted(entries.times[0], self._next, entries.nbytes))
+        self._posted_bytes += entries.nbytes
         self._bytes += entries.nbytes
         self._post(entries)
         if self._bytes > BROKEN_AT * self._options.max_bytes:
@@ -202,7 +204,7 @@ class Journal:
         if epoch != self._open.epoch or self._chain is _Chain.BROKEN:
             return
         while self._posted and self._posted[0].stop <= stop:
-            self._posted.popleft()
+            self._posted_bytes -= self._posted.popleft().nbytes
         self.commits += 1
         self._committed = stop
         if self._chain is _Chain.WHOLE:
@@ -226,6 +228,7 @@ class Journal:
                 self._tell("the journal cannot begin", reason)
         self.last_error = reason
         self._posted.clear()
+        self._posted_bytes = 0
         self._open = Entries(self._open.epoch, self._next)
         # Nothing promises what is not durable; the rest need not wait for the disk to be mended.
         held, self._held = self._held, deque()
@@ -335,12 +338,19 @@ class Journal:
     @property
     def pending_bytes(self) -> int:
         """Of what is on its way to the disk."""
-        return self._open.nbytes + sum(posted.nbytes for posted in self._posted)
+        return self._open.nbytes + self._posted_bytes
 
     @property
     def waiting_bytes(self) -> int:
         """Of that, and of replies that are held back for it."""
         return 0 if self._chain is _Chain.BROKEN else self.pending_bytes + self._held_bytes
+
+    def validate(self) -> None:
+        """Assert that every count is what follows from what waits."""
+        assert self._posted_bytes == sum(posted.nbytes for posted in self._posted), "bytes on their way are miscounted"
+        held = [reply.shown.nbytes for _, _, reply in self._held if isinstance(reply, Sampled)]
+        assert self._held_bytes == sum(held), "bytes of replies that are held back are miscounted"
+        assert self._held_of == Counter(peer for _, peer, _ in self._held), "replies held back of peers are miscounted"
 
     def age_s(self, now: float) -> float:
         """How much of the last time a crash would lose."""

@@ -303,6 +303,8 @@ class Server:
         self._turns += 1
         if self._turns % PROVEN_EACH == 0:
             self.service.validate()
+            if self._keeper.journal is not None:
+                self._keeper.journal.validate()
             self.met["proof amid work"] += 1
         for peer, reply in self._keeper.released(replies):
             self.history.sent(peer, reply)

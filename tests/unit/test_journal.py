@@ -84,6 +84,8 @@ class Journaled:
         self.drained += replies
         self.unread += [(peer, reply.shown.nbytes) for peer, reply in replies if isinstance(reply, Sampled | Peeked)]
         self.sent += self.keeper.released(replies)
+        if self.keeper.journal is not None:
+            self.keeper.journal.validate()
 
     def read(self, n: int) -> None:
         """Peers read the oldest n replies that they have not read."""
