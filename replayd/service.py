@@ -312,7 +312,9 @@ class Service:
     def _why(self, peer: Peer, request: Why, now: float) -> None:
         fields = why(table_named(request.table, self.tables), self._names, now)
         waits = self.durability.waits or self.streams.leases.tell(now)
-        if waits is not None and not fields["waiting"]:
+        if waits is not None and fields["waiting"]:
+            fields["advice"] = f"{waits}; {fields['advice']}"
+        elif waits is not None:
             fields |= {"verdict": "inserts_wait", "advice": waits}
         self._outbox.append((peer, Result("why", request.id, fields)))
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
 from replayd.backlog import STUCK_S, TOLD_S, Backlog
 from replayd.limits import MIB, WAITING_BYTES
+from replayd.messages import Result, Sample, Why
+from tests.unit.writer import fifo, service
 
 OVER, UNDER, HALF = WAITING_BYTES + 1, WAITING_BYTES - 1, WAITING_BYTES // 2
 
@@ -101,3 +104,23 @@ def test_a_disk_at_its_limit_does_not_fill_the_log_and_what_lasts_is_told(caplog
     assert record.getMessage().startswith("inserts are put off: ")
     watched.look(0)
     assert caplog.records[-1].getMessage() == "the disk of /data takes again what it is given, and requests go on"
+
+
+def test_why_tells_of_the_disk_whoever_waits_at_the_table() -> None:
+    asked = service(fifo())
+
+    def why() -> dict[str, Any]:
+        asked.handle("operator", "why", Why(1, "t"), 0.0)
+        [(_, reply)] = asked.drain()
+        assert isinstance(reply, Result)
+        return reply.fields
+
+    asked.durability.wait("70 MB wait for the disk", 0.0)
+    assert (why()["verdict"], why()["advice"]) == ("inserts_wait", "70 MB wait for the disk")
+    asked.handle("learner", "sample", Sample(1, "t", 1, 1, 60.0), 0.0)
+    told = why()
+    assert told["verdict"] == "samples_wait"
+    assert told["advice"].startswith("70 MB wait for the disk; ")
+    assert told["advice"].endswith("are the writers running?")
+    asked.durability.wait(None, 1.0)
+    assert "disk" not in why()["advice"]
