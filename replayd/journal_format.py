@@ -136,6 +136,11 @@ def count_of(value: memoryview | bytes) -> int:
     return n
 
 
+def most_of(value: memoryview | bytes) -> int:
+    """How many entries a value may have had, whatever it says: as many as it has room for, if it was not cut off."""
+    return ENTRIES_AT_MOST if len(value) <= _HEAD.size else max(1, (len(value) - _HEAD.size) // _ENTRY_BYTES)
+
+
 def unpack(value: memoryview | bytes) -> Value:
     """Raises Damaged, also for a version that is not known here."""
     crc, n, frames, sum_, wall_s = _head(value)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 from replayd.journal_format import (
-    ENTRIES_AT_MOST,
     READ,
     READING,
     REQUEST,
     TIME_PASSED,
     TOGETHER,
     count_of,
+    most_of,
     state_sum,
     unpack,
 )
@@ -128,7 +128,7 @@ def replay(values: Values, first: int, service: Service, shift_s: float, advance
 
 
 def _chain(values: Values, first: int) -> Iterator[tuple[int, memoryview]]:
-    """The values that go on from each other; behind one that does not tell how many entries it has, any next one."""
+    """The values that go on from each other; behind one that does not tell how many entries it has, any that may."""
     expected = range(first, first + 1)
     for number, value in values:
         if number not in expected:
@@ -137,7 +137,8 @@ def _chain(values: Values, first: int) -> Iterator[tuple[int, memoryview]]:
         try:
             expected = range(number + count_of(value), number + count_of(value) + 1)
         except Damaged:
-            expected = range(number + 1, number + ENTRIES_AT_MOST)
+            # What is further away is of a checkpoint that was not finished.
+            expected = range(number + 1, number + most_of(value) + 1)
 
 
 def _lost(values: Values) -> int:

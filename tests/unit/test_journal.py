@@ -31,6 +31,7 @@ from replayd.limits import UNREAD_REPLIES, WAITING_BYTES
 from replayd.messages import Checkpoint, Failed, KeepAlive, Peeked, Result, Sampled, Set
 from replayd.parked_samples import forget_peers
 from replayd.reception import Reception
+from replayd.replaying import _chain
 from replayd.restoring import KEYS_SKIPPED, RestoreRules
 from replayd.service import Service
 from replayd.settings import change_settings, settings_of
@@ -312,6 +313,17 @@ def four_inserts(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ask(live, inserted(writer))
             live.settle(time.monotonic())
     return directory
+
+
+def test_what_is_too_far_behind_a_damaged_value_is_none_of_its_journal() -> None:
+    entries = Entries(0, 10)
+    for _ in range(3):
+        entries.add(0.0, TIME_PASSED, None, ())
+    [(first, value)] = pack(entries)
+    for name, damage in DAMAGES.items():
+        for behind in (13, 1 << 20):
+            values = [(first, memoryview(damage(value))), (behind, memoryview(value))]
+            assert len(list(_chain(values, first))) == (1 if behind > 13 and name != "cut off" else 2), name
 
 
 @pytest.mark.parametrize("damaged", range(1, 16), ids="{:04b}".format)
