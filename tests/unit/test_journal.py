@@ -424,6 +424,7 @@ def test_behind_a_broken_journal_inserts_alone_wait_for_a_disk(tmp_path: Path, m
             for after_s in (0.0, STUCK_S):
                 live.keeper.turn(now + after_s)
             assert live.keeper.is_behind is is_whole
+            assert "wait for the disk" in live.service.report(now)["store"]["inserts_wait"]
             assert live.keeper.wants_inserts is is_whole
             assert live.keeper.refusal("sample") is None
             assert (live.keeper.refusal("insert") is None) is is_whole
