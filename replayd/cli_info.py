@@ -43,6 +43,8 @@ def info(address: str, timeout_s: float, as_json: bool) -> None:
         f"  {count(chunks['count'], 'chunk')}, {size_text(chunks['bytes'])}, of which "
         f"{size_text(chunks['orphan_bytes'])} in no item yet; {count(streams['open'], 'open stream')}"
     )
+    if answer["leases"]["refused"]:
+        click.echo(f"  {_leases_text(answer['leases'])}")
     if "store" in answer:
         click.echo(f"  store {_store_text(answer['store'])}")
         for difference in answer["store"].get("differences", ()):
@@ -51,6 +53,14 @@ def info(address: str, timeout_s: float, as_json: bool) -> None:
         click.echo("")
         for line in _table_lines(table):
             click.echo(line)
+
+
+def _leases_text(leases: Mapping[str, Any]) -> str:
+    kept, most = size_text(leases["bytes"]), size_text(leases["max_bytes"])
+    return (
+        f"writers keep {kept} for items to come, of {most} that they may: {count(leases['refused'], 'insert')} refused "
+        "for it; raise max_bytes, keep shorter trajectories, or run fewer writers"
+    )
 
 
 def _store_text(store: Mapping[str, Any]) -> str:

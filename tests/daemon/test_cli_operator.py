@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from replayd import cli_store
 from replayd.cli import main
-from replayd.cli_info import _store_text
+from replayd.cli_info import _leases_text, _store_text
 from replayd_client import Client
 from tests.daemon.conftest import ConnectPeer, StartDaemon
 from tests.daemon.embedded import free_port
@@ -254,6 +254,13 @@ def test_reset_empties_a_table(start_daemon: StartDaemon, connect: ConnectPeer) 
     assert said_json(daemon, "reset", "per") == {"removed": 0}
     peer.insert("per")
     assert [table["size"] for table in peer.ask("info")["tables"]] == [1]
+
+
+def test_info_says_who_must_keep_less() -> None:
+    text = _leases_text({"bytes": 512 << 20, "max_bytes": 512 << 20, "refused": 3})
+    assert text.startswith(
+        "writers keep 512 MiB for items to come, of 512 MiB that they may: 3 inserts refused for it; "
+    )
 
 
 def test_info_tells_of_paused_sides_and_bytes(start_daemon: StartDaemon, connect: ConnectPeer) -> None:
