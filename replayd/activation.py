@@ -41,8 +41,8 @@ def assigned(fds: dict[str, int], endpoints: Sequence[str]) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for where, fd in fds.items():
-        # An address of this machine alone must not become one that others reach.
-        fits = (each for each in endpoints if collide(each, where) and is_public(each) >= is_public(where))
+        # An address of this machine alone must not become one that others reach, nor the other way round in silence.
+        fits = (each for each in endpoints if collide(each, where) and is_public(each) == is_public(where))
         endpoint = next(fits, None)
         if endpoint is None or endpoint in found:
             raise Misfit(

@@ -176,6 +176,9 @@ def test_a_socket_stands_for_the_address_it_is_bound_to(handed: str, configured:
         # Others would reach what is meant for this machine alone.
         ("tcp://[::]:7077", "tcp://127.0.0.1:7077"),
         ("tcp://0.0.0.0:7077", "tcp://localhost:7077"),
+        # Others would find nobody at what is meant for them.
+        ("tcp://127.0.0.1:7077", "tcp://0.0.0.0:7077"),
+        ("tcp://[::1]:7077", "tcp://*:7077"),
         ("ipc:///run/replayd/other", "ipc:///run/replayd/socket"),
     ],
 )
