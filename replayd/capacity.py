@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -126,6 +127,15 @@ def _has_room_for_next(table: Evictable) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a table was some time ago."""
+
+    size: int
+    nbytes: int
+    deletes: int
+
+
 class Capacity:
     """What one table holds in bytes, `max_bytes` of which are the most it may (None: no limit), and its policy."""
 
@@ -141,6 +151,8 @@ class Capacity:
         self.max_bytes = max_bytes
         self.when_full = when_full
         self.server = server
+        self.mark: Mark | None = None
+        """From which on growth tells how large items are; `filling` makes it."""
         self._items = items
         self._chunks = chunks
         self._showing = showing

@@ -39,7 +39,7 @@ OF_TABLES: Sequence[Plain] = (
     (
         GaugeMetricFamily,
         "replayd_table_full_bytes",
-        "What replayd_table_bytes would be with max_items items like those it has.",
+        "What replayd_table_held_bytes will be when the table is full of items like those that came lately.",
         "bytes_when_full",
     ),
     (
@@ -113,6 +113,12 @@ OF_THE_SERVER: Sequence[Plain] = (
         "replayd_resident_memory_bytes",
         "Memory of the process that is in RAM, by the newest bulletin.",
         "memory.resident_bytes",
+    ),
+    (
+        GaugeMetricFamily,
+        "replayd_full_memory_bytes",
+        "What replayd_resident_memory_bytes will be when all tables are full of items like those that came lately.",
+        "memory.bytes_when_full",
     ),
     (
         GaugeMetricFamily,

@@ -5,13 +5,14 @@ Reads; changes nothing. Every key is documented in protocol.md §11, and a test 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from replayd.accounts import Accounts
 from replayd.capacity import ServerCapacity
 from replayd.chunks import ChunkStore
+from replayd.filling import full_bytes, growth_bytes
 from replayd.histograms import times_sampled
 from replayd.limits import LIMITS, MAX_WAIT_MS, WINDOW_BYTES, WINDOW_MESSAGES
 from replayd.messages import CODECS
@@ -52,7 +53,7 @@ class Counters:
 
 
 def report(
-    tables: Iterable[Table],
+    tables: Sequence[Table],
     chunks: ChunkStore,
     streams: Streams,
     accounts: Accounts,
@@ -99,6 +100,7 @@ def report(
         "memory": {
             "resident_bytes": counters.vitals.resident_bytes,
             "limit_bytes": counters.vitals.limit_bytes,
+            **_when_full(tables, capacity, counters.vitals.resident_bytes),
             "address_space_bytes": counters.vitals.address_space_bytes,
             "held_bytes": capacity.nbytes,
             "transit_bytes": capacity.transit_bytes,
@@ -120,7 +122,7 @@ def report_table(table: Table, names: PeerNames, now: float, brief: bool = False
         "max_times_sampled": table.max_times_sampled,
         **({} if largest is None else {"max_priority": largest}),
         "bytes": table.showing.nbytes,
-        **({"bytes_when_full": _bytes_when_full(table)} if table.size else {}),
+        **({"bytes_when_full": full_bytes(table)} if table.size else {}),
         "held_bytes": table.capacity.nbytes,
         **({} if table.capacity.max_bytes is None else {"max_bytes": table.capacity.max_bytes}),
         "when_full": table.capacity.when_full,
@@ -141,9 +143,11 @@ def report_table(table: Table, names: PeerNames, now: float, brief: bool = False
     }
 
 
-def _bytes_when_full(table: Table) -> int:
-    full = table.showing.nbytes * table.max_size // table.size
-    return full if table.capacity.max_bytes is None else min(full, table.capacity.max_bytes)
+def _when_full(tables: Sequence[Table], capacity: ServerCapacity, resident_bytes: int) -> dict[str, int]:
+    """What the process will take, as far as that can be told."""
+    if not resident_bytes or not any(table.size for table in tables):
+        return {}
+    return {"bytes_when_full": resident_bytes + growth_bytes(tables, capacity)}
 
 
 def report_hello(server_id: bytes, version: str, streams: Streams, tables: Iterable[Table]) -> dict[str, Any]:

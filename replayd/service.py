@@ -241,7 +241,7 @@ class Service:
             "server_id": self.server_id,
             "server": f"replayd {self.version}",
             "uptime_s": now - self.started_at,
-            **report(self.tables.values(), *parts, now, brief),
+            **report(list(self.tables.values()), *parts, now, brief),
             **self.durability.report(now),
         }
 

@@ -102,6 +102,7 @@ def busy_service() -> Service:
     pause = msgpack.packb({"v": 1, "op": "set", "id": 1, "table": "per", "changes": {"paused_samples": True}})
     assert service.handle("operator", *decode([pause]), now=1.5) is None
     service.drain()
+    service.counters.vitals.resident_bytes = 1 << 26
     service.durability = Durability(
         path="/var/lib/replayd",
         last=Checkpoint(generation=2, of=1.0, duration_s=0.1, held_ms=1.0, chunks=3, nbytes=4, items=5),
