@@ -17,7 +17,8 @@ def run() -> None:
     gc.freeze()
     gc.enable()
     try:
-        main()
+        # Also where a wrapper runs the module: nobody typed that.
+        main(prog_name="replayd")
     finally:
         # All that is left goes with the process; what must be closed has been.
         gc.freeze()
