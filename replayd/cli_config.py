@@ -5,6 +5,7 @@ Imports nothing heavy before a command runs.
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,9 @@ from pathlib import Path
 import click
 
 from replayd.cli_operator import fail, print_json
+from replayd.cli_options import Place
 from replayd.cli_served import served
+from replayd.service_files import installed, is_installed
 from replayd.wording import size_text
 
 
@@ -20,15 +23,16 @@ from replayd.wording import size_text
 @click.argument(
     "file",
     required=False,
-    type=click.Path(exists=True, dir_okay=False, allow_dash=False),
+    type=Place(exists=True, dir_okay=False, allow_dash=False),
     envvar="REPLAYD_SERVE_CONFIG",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was found, as JSON.")
 def check_config(file: str | None, as_json: bool) -> None:
     """Check the settings of FILE and of the environment, as `replayd serve` would, and say all that is wrong.
 
-    Without FILE it is the one that REPLAYD_SERVE_CONFIG names, and without that the environment alone is checked, whose
-    variables of options, such as REPLAYD_SERVE_PORT, count too. Of a service's file, replayd.toml or NAME.toml in
+    Without FILE it is the one that REPLAYD_SERVE_CONFIG names, without that /etc/replayd/replayd.toml where the service
+    is installed, and where it is not the environment alone is checked. Variables of options, such as
+    REPLAYD_SERVE_PORT, count too. Of a service's file, replayd.toml or NAME.toml in
     /etc/replayd, the variables in /etc/default/replayd or /etc/default/replayd-NAME win over those, as they do for it.
 
     It also tells what memory the tables will take, and warns where that is more than a process may have that is started
@@ -45,10 +49,17 @@ def check_config(file: str | None, as_json: bool) -> None:
     from replayd.config_differences import differences, settings_text
     from replayd.config_faults import ConfigError
     from replayd.config_model import Config
-    from replayd.doctor import unwritable
+    from replayd.doctor import unseen, unwritable
     from replayd.forecast import forecast, is_bounded, memory_text, memory_warnings, resident_bytes, total_bytes
     from replayd.process import limit_bytes
 
+    if file is None and is_installed():
+        file = installed()
+        if not os.access(file, os.R_OK):
+            fail(
+                os.EX_NOPERM,
+                f"{file}, of the service, cannot be read by this user: sudo -u replayd replayd check-config",
+            )
     told = served(click.get_current_context(), file)
     config: Config | None
     faulty: ConfigError | None = None
@@ -62,7 +73,7 @@ def check_config(file: str | None, as_json: bool) -> None:
     doubts = [f"{told.unread}: the service's variables are not looked at"] if told.unread else []
     doubts += [*dict.fromkeys(str(each.message) for each in caught)]
     doubts += memory_warnings(config, limit) if config else ()
-    if config and config.store and (trouble := unwritable(Path(config.store.path))):
+    if config and config.store and (trouble := unseen(path := Path(config.store.path)) or unwritable(path)):
         doubts.append(f"store.path: {trouble}")
     if faulty is not None:
         # What is sound is judged as well: whoever mends the faults wants to know all there is to mend.

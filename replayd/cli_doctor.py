@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from replayd.cli_operator import print_json
-from replayd.cli_options import ADDRESS_VARIABLE, DEFAULT_ADDRESS, Time, endpoint_of
+from replayd.cli_options import ADDRESS_VARIABLE, DEFAULT_ADDRESS, Place, Time, endpoint_of
 from replayd.cli_served import served
 from replayd.exit_codes import OF_FINDINGS
-from replayd.service_files import installed
+from replayd.service_files import installed, is_installed
 
 EXPECTED_PEERS = 200
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -25,7 +25,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.option(
     "--config",
     "config_path",
-    type=click.Path(dir_okay=False),
+    type=Place(dir_okay=False),
     help="TOML file of settings, as `replayd serve` takes it.  [default: the one that REPLAYD_SERVE_CONFIG names, else "
     f"{installed()} where it can be read]",
 )
@@ -61,8 +61,8 @@ def doctor(config_path: str | None, address: str | None, timeout_s: float, peers
 
     config_path = config_path or os.environ.get("REPLAYD_SERVE_CONFIG")
     service: list[look.Finding] = []
-    if config_path is None and os.path.exists(settings := installed()):
-        if os.access(settings, os.R_OK):
+    if config_path is None and is_installed():
+        if os.access(settings := installed(), os.R_OK):
             config_path = settings
         else:
             what = f"{settings}, of the service, cannot be read by this user: the defaults are looked at instead"
@@ -74,10 +74,13 @@ def doctor(config_path: str | None, address: str | None, timeout_s: float, peers
     if told.unread:
         what = f"{told.unread}: the service's variables are not looked at"
         service.append(look.Finding("settings", look.WARN, what, "sudo replayd doctor"))
-    config, settled = look.settings(told.name, told.read)
+    config, settled = look.settings(told.name, told.file, told.read)
+    if address is None and config is not None:
+        address = _reachable(config.server.listen)
+    info = _info(address or DEFAULT_ADDRESS, timeout_s)
     if address is None:
-        address = DEFAULT_ADDRESS if config is None else _reachable(config.server.listen)
-    info = _info(address, timeout_s)
+        # Where it would be the settings say that are faulty; who answers at the usual place is likely it.
+        address = "" if isinstance(info, str) else DEFAULT_ADDRESS
     findings = [*look.examine(config, [*service, *settled], os.environ, address, info, peers)]
     failures = [finding for finding in findings if finding.state == look.FAIL]
     if as_json:

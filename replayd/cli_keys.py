@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from replayd.cli_operator import fail
+from replayd.cli_options import Place
 from replayd.exit_codes import of_keys
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -17,7 +18,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 directory_option = click.option(
     "--dir",
     "directory",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=Place(file_okay=False, path_type=Path),
     default=Path("/etc/replayd/keys"),
     show_default=True,
     help="The directory of keys: that of `[access] keys`.",
@@ -48,7 +49,7 @@ def keys() -> None:
     type=click.Choice(["actor", "learner", "admin"]),
     help="What it lets one do: actor inserts, learner samples and updates, admin does everything. May be repeated.",
 )
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The file to make. [default: NAME.key]")
+@click.option("--out", type=Place(dir_okay=False, path_type=Path), help="The file to make. [default: NAME.key]")
 @directory_option
 @as_json_option
 def generate(name: str, roles: tuple[str, ...], out: Path | None, directory: Path, as_json: bool) -> None:

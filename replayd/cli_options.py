@@ -1,4 +1,4 @@
-"""What options of several commands take: the daemon's address, and times and sizes with the units of the file.
+"""What options of several commands take: the daemon's address, paths, and times and sizes with the units of the file.
 
 Owns these forms and where an address comes from that nobody typed. Imports nothing heavy.
 """
@@ -54,6 +54,28 @@ ADDRESS = click.option(
     callback=endpoint_of,
     help=f"Where the daemon answers.  [default: {ADDRESS_VARIABLE}, else {DEFAULT_ADDRESS}]",
 )
+
+
+class NotPermitted(click.BadParameter):
+    """A path that this user may not look at: nothing is wrong with what was typed."""
+
+
+class Place(click.Path):  # type: ignore[type-arg,unused-ignore]
+    """A path, as click's own, that tells one that this user may not look at from one that is not there."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        denied = False
+        try:
+            os.stat(value)
+            denied = self.readable and not os.access(value, os.R_OK)
+        except PermissionError:
+            denied = True
+        except OSError:
+            pass  # Whether it must be there click knows.
+        if denied:
+            what = f"{os.fsdecode(value)}: this user may not look there; as the user that it belongs to, or as root"
+            raise NotPermitted(what, ctx, param)
+        return super().convert(value, param, ctx)
 
 
 class Time(click.ParamType):  # type: ignore[type-arg]  # it takes none before click 8.4

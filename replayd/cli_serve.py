@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replayd.cli_operator import fail
-from replayd.cli_options import variables_of
+from replayd.cli_options import Place, variables_of
 from replayd.exit_codes import of_keys, of_store
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ Limiters:
 
 
 @click.command(epilog=SELECTORS_AND_LIMITERS)
-@click.option("--config", "config_path", type=click.Path(exists=True, dir_okay=False), help="TOML file of settings.")
+@click.option("--config", "config_path", type=Place(exists=True, dir_okay=False), help="TOML file of settings.")
 @click.option(
     "--table",
     "tables",
@@ -73,13 +73,11 @@ Limiters:
     metavar="HOST:PORT",
     help="Where the status page and metrics are served, or `off`.  [default: 127.0.0.1, port + 1]",
 )
-@click.option(
-    "--endpoint-file", type=click.Path(dir_okay=False), help="Write the addresses there, as JSON, when bound."
-)
+@click.option("--endpoint-file", type=Place(dir_okay=False), help="Write the addresses there, as JSON, when bound.")
 @click.option("--max-bytes", metavar="SIZE", help="Most that all tables may hold, such as 16GiB.  [default: no limit]")
 @click.option("--seed", type=click.IntRange(0), help="Draw the same items for the same messages.")
 @click.option("--insecure-public", is_flag=True, help="Allow addresses that other machines can reach, unauthenticated.")
-@click.option("--data-dir", type=click.Path(file_okay=False), help="Keep what is held in a store in this directory.")
+@click.option("--data-dir", type=Place(file_okay=False), help="Keep what is held in a store in this directory.")
 @click.option(
     "--journal",
     type=click.Choice(("off", "interval", "sync")),
@@ -212,7 +210,7 @@ def serve(
         trimmer=keep_freed_memory(),
         store=store,
         board=board,
-        reload=Reloader(read, config) if config_path else None,
+        reload=Reloader(read, config, Path(config_path)) if config_path else None,
         manager=manager,
         fds=fds,
         keys=Path(config.access.keys) if config.access else None,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from replayd.cli_options import NotPermitted
 from replayd.service_files import Service, read_variables, service_of
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ def served(context: click.Context, file: str | None) -> Served:
                 continue
             try:
                 value = option.type_cast_value(there, option.type.split_envvar_value(text) if option.multiple else text)
+            except NotPermitted:
+                value = text  # Whether `serve` may is told by its user, not by this one.
             except click.BadParameter as error:
                 misuses.append(Fault(error.message, f"serve {option.opts[0]}", variable))
                 continue

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replayd.cli_operator import connected, fail, print_json
-from replayd.cli_options import ADDRESS, Time
+from replayd.cli_options import ADDRESS, Place, Time
 from replayd.cli_served import served
 from replayd.exit_codes import of_store
 from replayd.wording import size_text
@@ -38,7 +38,7 @@ ANSWER_S = 1.0
 @click.option(
     "--timeout", "timeout_s", type=Time(), default=TIMEOUT, show_default=True, help="How long to wait for it."
 )
-@click.option("--to", "target", type=click.Path(path_type=Path), help="Copy the store there: compact, self-contained.")
+@click.option("--to", "target", type=Place(path_type=Path), help="Copy the store there: compact, self-contained.")
 @click.option(
     "--keep",
     type=click.IntRange(1),
@@ -86,14 +86,14 @@ def checkpoint(address: str, timeout_s: float, target: Path | None, keep: int | 
 
 
 @click.command()
-@click.argument("source", metavar="FROM", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("source", metavar="FROM", type=Place(exists=True, file_okay=False, path_type=Path))
 @click.option(
-    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Directory of the store that is brought back."
+    "--data-dir", type=Place(file_okay=False, path_type=Path), help="Directory of the store that is brought back."
 )
 @click.option(
     "--config",
     "config_path",
-    type=click.Path(exists=True, dir_okay=False),
+    type=Place(exists=True, dir_okay=False),
     help="TOML file that names it, as `replayd serve` takes it, with the same variables: store.path.",
 )
 @click.option("--replace", is_flag=True, help="If there is a store in it, put that aside there.")
@@ -105,7 +105,7 @@ def restore(source: Path, data_dir: Path | None, config_path: str | None, replac
 
     \b
     Examples:
-      replayd restore /backup/replayd/2026-05-01T12:00:00 --data-dir /var/lib/replayd/store --replace
+      replayd restore /backup/replayd/20260501T120000Z-checkpoint-7 --data-dir /var/lib/replayd/store --replace
     """
     from replayd.errors import StoreError
     from replayd.progress import shown

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shlex
 import shutil
 import socket
 import stat
@@ -42,6 +43,7 @@ DESCRIPTORS_APART = 64
 """That the daemon needs besides those of its peers: sockets, store, log, libraries."""
 FULL_SHARE = 0.9
 """Of its limit that a daemon's memory may come to before that is worth a word."""
+AS_ITS_USER = "run this as the daemon's user (`sudo -u replayd`), or as root"
 EARLIEST_S = 1_750_000_000
 """No clock that is right shows less: a date in 2025."""
 _TIME_ERROR = 5
@@ -85,11 +87,13 @@ def examine(
     """Look at everything, in the order in which it matters.
 
     `config` is the settings, None if they are faulty, `settled` what there is to say of them. `info` is what the daemon
-    at `address` says of itself, or the text of why it says nothing. `peers` is how many are expected to connect.
+    at `address` says of itself, or the text of why it says nothing; no address if nobody knows where one would answer.
+    `peers` is how many are expected to connect.
     """
     yield from versions()
     yield from settled
-    yield from daemon(address, info, config, environment)
+    if address:
+        yield from daemon(address, info, config, environment)
     yield from keys(config, environment)
     yield from clock(time.time(), _clock_state())
     process = this_process() if isinstance(info, str) else process_of(info)
@@ -151,15 +155,16 @@ def threads(environment: Mapping[str, str]) -> Iterator[Finding]:
 # --- what was set -----------------------------------------------------------------------------------------------------
 
 
-def settings(name: str, read: Callable[[], Config]) -> tuple[Config | None, list[Finding]]:
-    """The settings, None if they are faulty, and what there is to say of them. `name` is what has them, and `read`
-    reads them, or raises ConfigError."""
+def settings(name: str, file: str | None, read: Callable[[], Config]) -> tuple[Config | None, list[Finding]]:
+    """The settings, None if they are faulty, and what there is to say of them. `name` is what has them, `file` the one
+    that is among it, and `read` reads them, or raises ConfigError."""
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always")
         try:
             config = read()
         except ConfigError as error:
-            advice = "correct it; `replayd check-config` checks again"
+            again = " ".join(["replayd check-config", *([shlex.quote(file)] if file else [])])
+            advice = f"correct it; `{again}` checks again"
             return None, [Finding("settings", FAIL, problem, advice) for problem in error.problems]
     found = [
         Finding("settings", WARN, str(doubt.message), "`replayd default-config` explains each key") for doubt in doubts
@@ -171,20 +176,31 @@ def keys(config: Config | None, environment: Mapping[str, str]) -> Iterator[Find
     """Files of keys that are named in the settings or the environment: there, readable, and not for everybody."""
     access = None if config is None else config.access
     named = [Path(path) for path in (access and access.keys, environment.get(KEY_FILE_VARIABLE)) if path]
-    for path in [file for place in named for file in (place, *sorted(place.glob("*.key")))]:
+    for path in [file for place in named for file in _key_files(place)]:
         try:
             mode = path.stat().st_mode
+        except PermissionError:
+            yield Finding("keys", WARN, f"{path} cannot be looked at by this user", AS_ITS_USER)
+            continue
         except OSError as error:
             yield Finding("keys", FAIL, f"{path}: {error.strerror}", "`replayd keys generate` makes it")
             continue
         if path.is_file() and mode & stat.S_IRWXO:
             yield Finding("keys", FAIL, f"{path} is open to everybody ({stat.S_IMODE(mode):04o})", f"chmod 0600 {path}")
         elif not os.access(path, os.R_OK):
-            yield Finding("keys", WARN, f"{path} cannot be read by this user", "run this as the daemon's user")
+            yield Finding("keys", WARN, f"{path} cannot be read by this user", AS_ITS_USER)
         else:
             yield Finding("keys", OK, f"{path} ({stat.S_IMODE(mode):04o})")
-    if not named:
+    # Of settings that could not be read nobody knows what they name.
+    if not named and config is not None:
         yield Finding("keys", OK, "none are named")
+
+
+def _key_files(place: Path) -> Iterator[Path]:
+    """The file, or the directory and those in it."""
+    yield place
+    with suppress(PermissionError):
+        yield from sorted(place.glob("*.key"))
 
 
 # --- what runs --------------------------------------------------------------------------------------------------------
@@ -329,10 +345,15 @@ def descriptors(process: Process, peers: int) -> Iterator[Finding]:
 
 def disk(config: Config | None) -> Iterator[Finding]:
     """Whether the store's directory can be written, and has room."""
-    if config is None or config.store is None:
+    if config is None:
+        return
+    if config.store is None:
         yield Finding("data directory", OK, "none is set: what is held ends with the daemon")
         return
     path = Path(config.store.path)
+    if hidden := unseen(path):
+        yield Finding("data directory", WARN, hidden, AS_ITS_USER)
+        return
     if trouble := unwritable(path):
         advice = "set store.path elsewhere, give the directory to the daemon's user, or run this as that user"
         yield Finding("data directory", FAIL, trouble, advice)
@@ -345,8 +366,18 @@ def disk(config: Config | None) -> Iterator[Finding]:
         yield Finding("data directory", OK, text)
 
 
+def unseen(path: Path) -> str:
+    """That this user may not look at this directory, which others may use; empty if it may."""
+    try:
+        _nearest(path)
+    except PermissionError:
+        return f"{path} cannot be looked at by this user"
+    return ""
+
+
 def unwritable(path: Path) -> str:
-    """Why this user could not make or write this directory; empty if nothing speaks against it. Changes nothing."""
+    """Why this user could not make or write this directory, which it may look at; empty if nothing speaks against it.
+    Changes nothing."""
     there = _nearest(path)
     if not there.is_dir():
         return f"{path} cannot be a directory: {there} is a file"
@@ -359,5 +390,13 @@ def unwritable(path: Path) -> str:
 
 
 def _nearest(path: Path) -> Path:
-    """The directory itself, or the nearest above it that is there."""
-    return next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    """The directory itself, or the nearest above it that is there. Raises PermissionError where one may not look."""
+    for place in (path.absolute(), *path.absolute().parents):
+        try:
+            place.stat()
+        except PermissionError:
+            raise
+        except OSError:
+            continue
+        return place
+    raise AssertionError(f"nothing is above {path}, not even /")

@@ -27,7 +27,8 @@ nothing. Our own faults are assertions and are not in this file. Knows nothing o
     └── CheckpointFailed      checkpoint_failed
     BindError                 could not bind an address at start (never on the wire)
     StoreError                the disk or a store in a directory (never on the wire)
-    ├── StoreNotMade          its directory cannot be made, or not be written to
+    ├── StoreNotMade          its directory cannot be made, or has what must not be replaced
+    ├── StoreForbidden        this user may not read or write there
     ├── StoreInUse            another process has it
     ├── StoreUnreadable       it is damaged, or no store at all
     ├── StoreMismatch         what is in it does not go with the configuration
@@ -261,7 +262,11 @@ class StoreError(Exception):
 
 
 class StoreNotMade(StoreError):
-    """Its directory cannot be made, or not be written to."""
+    """Its directory cannot be made, or has what must not be replaced."""
+
+
+class StoreForbidden(StoreError):
+    """This user may not read it, or not write to its directory."""
 
 
 class StoreInUse(StoreError):

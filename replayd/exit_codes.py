@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from replayd.cli_options import variable_of
+from replayd.cli_options import NotPermitted, variable_of
 
 MEANINGS: Mapping[int, str] = {
     os.EX_OK: "done",
@@ -25,11 +25,11 @@ MEANINGS: Mapping[int, str] = {
     os.EX_UNAVAILABLE: "nobody answers at the address",
     os.EX_SOFTWARE: "a fault of replayd itself, or of its installation",
     os.EX_OSERR: "the machine's clock is wrong",
-    os.EX_CANTCREAT: "an address, a directory or a file cannot be had",
+    os.EX_CANTCREAT: "an address, a directory or a file cannot be had, or is there already",
     os.EX_IOERR: "the disk failed, and with it the last checkpoint; or nobody reads the output",
     os.EX_TEMPFAIL: "not now: not in time, or the daemon loads, stops, or has no room; try again",
     os.EX_PROTOCOL: "the daemon does not understand this program, or this one the daemon: update one of them",
-    os.EX_NOPERM: "no permission: a key is refused, or a file of keys has the wrong rights",
+    os.EX_NOPERM: "no permission: a key is refused, a file of keys has the wrong rights, a path is not for this user",
     os.EX_CONFIG: "the settings are faulty or lack something, or a file of keys is: a restart cures nothing",
     128 + signal.SIGINT: "interrupted by the user",
 }
@@ -101,10 +101,12 @@ def of_keys(error: Exception) -> int:
 
 def of_store(error: Exception) -> int:
     """Of a StoreError."""
-    from replayd.errors import StoreInUse, StoreMismatch, StoreNotMade, StoreUnreadable
+    from replayd.errors import StoreForbidden, StoreInUse, StoreMismatch, StoreNotMade, StoreUnreadable
 
     if isinstance(error, StoreUnreadable):
         return os.EX_DATAERR
+    if isinstance(error, StoreForbidden):
+        return os.EX_NOPERM
     if isinstance(error, StoreMismatch):
         return os.EX_CONFIG
     return os.EX_CANTCREAT if isinstance(error, StoreInUse | StoreNotMade) else os.EX_IOERR
@@ -134,7 +136,7 @@ def _judged() -> Iterator[None]:
             variable = variable_of(context, option)
             error.param_hint = f"{option.get_error_hint(context)}{variable and f' ({variable})'}"
         error.show()
-        raise click.exceptions.Exit(os.EX_USAGE) from None
+        raise click.exceptions.Exit(os.EX_NOPERM if isinstance(error, NotPermitted) else os.EX_USAGE) from None
     except (KeyboardInterrupt, EOFError, click.Abort):
         click.echo("\nreplayd: interrupted", err=True)
         raise click.exceptions.Exit(128 + signal.SIGINT) from None

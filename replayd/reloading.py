@@ -8,8 +8,10 @@ live; how they change is the service's business.
 from __future__ import annotations
 
 import logging
+import shlex
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from replayd.config_choices import PrioritizedSelector
@@ -19,6 +21,7 @@ from replayd.forecast import memory_warnings
 from replayd.messages import Set
 from replayd.process import limit_bytes
 from replayd.reception import Handler
+from replayd.settings import setting_text
 
 log = logging.getLogger("replayd")
 
@@ -31,9 +34,11 @@ _LIVE_KEYS = ("max_size", "max_times_sampled", "max_bytes", "when_full")
 
 
 class Reloader:
-    """Compares what `read` returns with what it returned before; `running` is what the daemon was started with."""
+    """Compares what `read` returns, from `file` and what is said besides, with what it returned before; `running` is
+    what the daemon was started with."""
 
-    def __init__(self, read: Callable[[], Config], running: Config) -> None:
+    def __init__(self, read: Callable[[], Config], running: Config, file: Path) -> None:
+        self._check = f"replayd check-config {shlex.quote(str(file.absolute()))}"
         self._read = read
         self._running = running
         self._level = running.log.level
@@ -56,7 +61,7 @@ class Reloader:
             try:
                 config = self._read()
             except ConfigError as error:
-                log.error("settings stay as they are, for what was read again is faulty; `replayd check-config` shows:")
+                log.error("settings stay as they are, for what was read again is faulty; `%s` shows:", self._check)
                 for problem in error.problems:
                     log.error("  %s", problem)
                 return None
@@ -111,7 +116,7 @@ def restart_differences(running: Config, wanted: Config) -> Iterator[str]:
             continue
         for key in model.model_fields:
             if (section, key) != ("log", "level") and getattr(old, key) != getattr(new, key):
-                yield f"{section}.{key} is {getattr(old, key)!r}, and {getattr(new, key)!r} in what was read again"
+                yield f"{section}.{key} is {_text(key, old)}, and {_text(key, new)} in what was read again"
     tables = {table.name: table for table in running.table}
     for table in wanted.table:
         if table.name not in tables:
@@ -129,3 +134,8 @@ def _fixed(table: TableConfig, key: str) -> Any:
     """The value of a key as far as it cannot change live: of a prioritized sampler the exponent can."""
     value = getattr(table, key)
     return value.type if key == "sampler" else value
+
+
+def _text(key: str, section: Any) -> str:
+    value = getattr(section, key)
+    return setting_text(key, None) if value is None else repr(value)

@@ -26,11 +26,12 @@ from replayd.messages import Int64s
 from replayd.parked_samples import forget_peers
 from replayd.replaying import Moment, Replayed, journal_end, replay
 from replayd.service import Service
-from replayd.settings import change_settings, settings_of
+from replayd.settings import change_settings, setting_text, settings_of
 from replayd.snapshots import Losses, begin_anew, described, load_service, shrunk, sizes_of
 from replayd.state import State
 from replayd.store import Store
 from replayd.store_blocks import BlockMap
+from replayd.store_files import copied_checkpoint
 from replayd.store_format import Damaged, block_contents, unpack_block
 from replayd.store_formats import as_of_today
 from replayd.store_writer import drop_blocks
@@ -165,7 +166,9 @@ def restore(store: Store, service: Service, rules: RestoreRules, progress: Progr
         away_s,
         time.monotonic() - began,
     )
-    if not head.clean and end is None:
+    if end is None and head.generation == copied_checkpoint(store.directory):
+        log.info("the store is a copy of checkpoint %d: what was done after that is not in it", head.generation)
+    elif end is None and not head.clean:
         log.warning(
             "the server that wrote it did not end with a checkpoint, so what was done after it is lost: `journal` in "
             "[store] keeps that too"
@@ -407,13 +410,9 @@ def _text(name: str, setting: Any) -> str:
             return "none"
         case "signature", columns:
             return ", ".join(f"{_path(path)} {dtype}{_shape(shape)}" for path, dtype, shape in columns)
-        case _, None:
-            return "unlimited"
-        case _, bool():
-            return "yes" if setting else "no"
         case _, {"kind": kind, **keys}:
             return f"{kind}({', '.join(f'{key}={value}' for key, value in keys.items())})" if keys else str(kind)
-    return str(setting)
+    return setting_text(name, setting)
 
 
 def _path(path: list[Any]) -> str:

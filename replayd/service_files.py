@@ -5,6 +5,7 @@ Owns where they are, and how systemd reads a file of variables. Knows nothing of
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,8 +40,19 @@ def service_of(settings: str) -> Service | None:
 
 
 def installed() -> str:
-    """Where the settings of the service without a name are, if it is there."""
+    """Where the settings of the service without a name are, if it is installed."""
     return str(SETTINGS / f"{DEFAULT}.toml")
+
+
+def is_installed() -> bool:
+    """Whether they are there; where this user may not look they may be."""
+    try:
+        os.stat(installed())
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def read_variables(path: Path) -> dict[str, str]:

@@ -23,6 +23,19 @@ _CAPACITY = ("max_bytes", "when_full")
 SETTINGS = ("max_size", "max_times_sampled", *_CAPACITY, *_LIMITER, "priority_exponent", *_PAUSES)
 
 
+_UNLIMITED = ("max_bytes", "min_diff", "max_diff")
+"""Those that may be None, which is no limit."""
+
+
+def setting_text(name: str, setting: Any) -> str:
+    """A value as people write it; None is no limit where there might be one, else nothing that the table has."""
+    if setting is None:
+        return "unlimited" if name in _UNLIMITED else "none"
+    if isinstance(setting, bool):
+        return "yes" if setting else "no"
+    return str(setting)
+
+
 def settings_of(table: Table) -> dict[str, Any]:
     """Each setting's value now; None is unlimited."""
     settings: dict[str, Any] = {"max_size": table.max_size, "max_times_sampled": table.max_times_sampled}
@@ -39,7 +52,8 @@ def change_live(table: Table, changes: Mapping[str, Any]) -> tuple[dict[str, Any
     size = table.size
     before = change_settings(table, changes)
     after, removed = settings_of(table), size - table.size
-    told = [f"{name} {before[name]} -> {value}" for name, value in after.items() if before[name] != value]
+    changed = [name for name, value in after.items() if before[name] != value]
+    told = [f"{name} {setting_text(name, before[name])} -> {setting_text(name, after[name])}" for name in changed]
     fields: dict[str, Any] = {"before": before, "after": after}
     if removed:
         fields["removed"] = removed

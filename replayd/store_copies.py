@@ -19,7 +19,7 @@ from pathlib import Path
 
 import lmdb
 
-from replayd.errors import StoreError, StoreUnreadable
+from replayd.errors import StoreError, StoreNotMade, StoreUnreadable
 from replayd.ownership import give_to_owner_of_directory, make_directory
 from replayd.store import MAP_BYTES, Store
 from replayd.store_files import (
@@ -31,10 +31,10 @@ from replayd.store_files import (
     lock_mark,
     make_lock,
     mark_text,
+    not_copied,
     not_made,
     part_of,
     put_aside,
-    reason,
     remove_remains,
     sync_directory,
     take_back,
@@ -65,7 +65,7 @@ def copy_store(source: Path, target: Path) -> Copied:
     The source may be in use. Raises StoreError and its kinds.
     """
     with _sound(source) as env:
-        return _copy(source, env, target, mark_text())
+        return _copy(source, env, target)
 
 
 def copy_into_rotation(source: Path, parent: Path, keep: int) -> tuple[Copied, list[Path]]:
@@ -73,12 +73,15 @@ def copy_into_rotation(source: Path, parent: Path, keep: int) -> tuple[Copied, l
 
     Which are the oldest their marks tell, whatever the clock has done. The copy, and what was removed.
     """
-    before = _copies(parent)
+    try:
+        before = _copies(parent)
+    except OSError as error:
+        raise not_copied(parent, error) from error
     number = 1 + (before[-1][0] if before else 0)
     with _sound(source) as env:
         name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-checkpoint-{_head(source, env).generation}"
         remove_leftovers(parent, _NAME.pattern)
-        copied = _copy(source, env, parent / name, mark_text(copy=number))
+        copied = _copy(source, env, parent / name, number)
     others = [path for _, path in _copies(parent) if path.name != name]
     removed = others[: max(0, len(others) + 1 - keep)]
     for path in removed:
@@ -97,18 +100,18 @@ def _copies(parent: Path) -> list[tuple[int, Path]]:
     return sorted((copy_number(path), path) for path in found)
 
 
-def _copy(source: Path, env: lmdb.Environment, target: Path, mark: bytes) -> Copied:
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise StoreError(f"{target} is there already")
+def _copy(source: Path, env: lmdb.Environment, target: Path, number: int | None = None) -> Copied:
     target = target.absolute()
     try:
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise StoreNotMade(f"{target} is there already")
         remove_leftovers(target.parent, re.escape(target.name))
         with part_of_copy(target) as part:
-            head = _copy_into(source, env, part, mark)
+            head = _copy_into(source, env, part, number)
             part.rename(target)
         sync_directory(target.parent)
     except (OSError, lmdb.Error) as error:
-        raise StoreError(f"{target}: {reason(target.parent, error)}") from error
+        raise not_copied(target, error) from error
     return Copied(target, head.generation, head.saved_at, (target / DATA).stat().st_size)
 
 
@@ -117,16 +120,17 @@ def bring_back(source: Path, directory: Path, *, replace: bool) -> tuple[Copied,
 
     With `replace` a store that is there is put aside in it: where, None if there was none. That is done when the copy
     is whole, and undone if it cannot take its place; a process that is killed leaves one of the two, or a directory
-    that a start refuses. Raises StoreInUse, StoreUnreadable, and StoreError if there is one that must not be replaced.
+    that a start refuses. Raises StoreInUse, StoreUnreadable, StoreForbidden, and StoreNotMade if there is one that must
+    not be replaced.
     """
     with _sound(source) as env, _locked(directory):
         if (directory / DATA).exists() and not replace:
-            raise StoreError(f"{directory} has a store already; --replace puts that aside")
+            raise StoreNotMade(f"{directory} has a store already; --replace puts that aside")
         remove_remains(directory)
         part = part_of(directory)
         try:
             part.mkdir()
-            head = _copy_into(source, env, part, mark_text())
+            head = _copy_into(source, env, part)
             _check_index(source, part)
             _give_to_owner(part)
             aside = put_aside(directory)
@@ -135,7 +139,7 @@ def bring_back(source: Path, directory: Path, *, replace: bool) -> tuple[Copied,
             _place(part, directory, aside)
             size_bytes = (directory / DATA).stat().st_size
         except (OSError, lmdb.Error) as error:
-            raise StoreError(f"{directory}: {reason(directory, error)}") from error
+            raise not_copied(directory, error) from error
         finally:
             shutil.rmtree(part, ignore_errors=True)
     return Copied(directory, head.generation, head.saved_at, size_bytes), aside
@@ -163,19 +167,26 @@ def _place(part: Path, directory: Path, aside: Path | None) -> None:
 
 
 def _check_files(source: Path) -> None:
+    for name in (MARK, DATA):
+        try:
+            (source / name).open("rb").close()
+        except PermissionError as error:
+            raise not_copied(source, error) from error
+        except OSError:
+            break
     if not is_store(source):
         raise StoreUnreadable(f"{source} is no store of replayd's: it has no {MARK}")
     if not (source / DATA).exists():
         raise StoreUnreadable(f"{source} has a {MARK} but no {DATA}: what was in this store is gone")
 
 
-def _copy_into(source: Path, env: lmdb.Environment, part: Path, mark: bytes) -> Head:
+def _copy_into(source: Path, env: lmdb.Environment, part: Path, number: int | None = None) -> Head:
     """A store that is on the disk, in a directory that has nothing yet."""
     env.copy(str(part), compact=True)
     with closing(lmdb.open(str(part), readonly=True, lock=False, max_dbs=8)) as copy:
         # What the copy has, since the source may have gone on.
         head = _head(source, copy)
-    (part / MARK).write_bytes(mark)
+    (part / MARK).write_bytes(mark_text(head.generation, number))
     for name in (DATA, MARK):
         (part / name).chmod(0o640)
         with (part / name).open("rb") as file:
@@ -200,12 +211,14 @@ def _sound(source: Path) -> Iterator[lmdb.Environment]:
     While inside, who writes lets the pages be that are read. Raises StoreError, StoreUnreadable.
     """
     _check_files(source)
+    denied: OSError | None = None
     try:
         make_lock(source)
     except OSError as error:
         # Where nobody may write nobody does.
         if error.errno not in (errno.EROFS, errno.EACCES):
-            raise StoreError(f"{source}: {reason(source, error)}") from error
+            raise not_copied(source, error) from error
+        denied = error if error.errno == errno.EACCES else None
     try:
         # With room for what is added meanwhile: it is address space alone.
         map_bytes = max(MAP_BYTES, 4 * (source / DATA).stat().st_size)
@@ -213,7 +226,7 @@ def _sound(source: Path) -> Iterator[lmdb.Environment]:
     except (OSError, lmdb.Error) as error:
         # It is no more than too short, or no file of LMDB's, if that is what is wrong with it.
         check_structure(source)
-        raise StoreError(f"{source}: {reason(source, error)}") from error
+        raise not_copied(source, denied or error) from error
     with closing(env), env.begin():
         # No page that this transaction can reach is written anew, nor any that is let go of from now on: whatever is
         # the last commit when the check begins stays whole until it is over.

@@ -18,7 +18,7 @@ from pathlib import Path
 import lmdb
 from lmdb.verify import VerifyError, verify
 
-from replayd.errors import StoreError, StoreInUse, StoreNotMade, StoreUnreadable
+from replayd.errors import StoreError, StoreForbidden, StoreInUse, StoreNotMade, StoreUnreadable
 from replayd.store_format import FORMAT
 
 log = logging.getLogger("replayd")
@@ -95,11 +95,12 @@ def make_lock(directory: Path) -> None:
         os.close(fd)
 
 
-def mark_text(copy: int | None = None) -> bytes:
-    """What the mark of a new store says; `copy` is its number, if it is one of copies that follow each other."""
+def mark_text(copy_of: int | None = None, copy: int | None = None) -> bytes:
+    """What the mark of a new store says; of a copy that of which checkpoint it is one, and its number `copy`, if it is
+    one of those that follow each other."""
     made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    says = {"what": "a store of replayd", "format": FORMAT, "made": made}
-    return (json.dumps(says if copy is None else {**says, "copy": copy}) + "\n").encode()
+    says = {"what": "a store of replayd", "format": FORMAT, "made": made, "copy_of": copy_of, "copy": copy}
+    return (json.dumps({key: value for key, value in says.items() if value is not None}) + "\n").encode()
 
 
 def sync_directory(directory: Path) -> None:
@@ -131,8 +132,17 @@ def _is_mark(text: bytes) -> bool:
 
 def copy_number(directory: Path) -> int:
     """The number of a copy, 0 if its mark tells none."""
+    return _number_in_mark(directory, "copy")
+
+
+def copied_checkpoint(directory: Path) -> int:
+    """The checkpoint of which this store was made as a copy, 0 if its mark tells none."""
+    return _number_in_mark(directory, "copy_of")
+
+
+def _number_in_mark(directory: Path, key: str) -> int:
     try:
-        return int(json.loads((directory / MARK).read_bytes()).get("copy", 0))
+        return int(json.loads((directory / MARK).read_bytes()).get(key, 0))
     except (OSError, ValueError, TypeError, AttributeError):
         return 0
 
@@ -235,10 +245,20 @@ def not_made(directory: Path, error: OSError) -> StoreError:
     """Why there can be no store in a directory, and what to do about it."""
     if error.errno in _OF_THE_DISK:
         return StoreError(f"{directory}: {error.strerror}")
-    return StoreNotMade(
+    kind = StoreForbidden if isinstance(error, PermissionError) else StoreNotMade
+    return kind(
         f"cannot have a store in {directory}: {error.strerror}; `--data-dir` or `[store] path` must name a directory "
         "that the user who runs replayd may write to, or may make"
     )
+
+
+def not_copied(place: Path, error: Exception) -> StoreError:
+    """Why a store could not be copied from or to there."""
+    if isinstance(error, PermissionError):
+        where = error.filename or place
+        return StoreForbidden(f"{where}: {error.strerror}; run this as a user who may read and write there, or as root")
+    # Where the copy is to be: it need not be there.
+    return StoreError(f"{place}: {reason(place if place.is_dir() else place.parent, error)}")
 
 
 def reason(directory: Path, error: Exception) -> str:

@@ -322,7 +322,7 @@ def test_a_hot_copy_is_a_store_of_its_own(
     fork = start_daemon(*TABLE, "--data-dir", str(tmp_path / "copy"))
     assert numbers(client_of(fork.address)) == list(range(300))
     again = run_replayd("checkpoint", "--address", daemon.address, "--to", str(tmp_path / "copy"))
-    assert again.returncode == os.EX_IOERR
+    assert again.returncode == os.EX_CANTCREAT
     assert "is there already" in again.stderr
     assert size(client, "t") == 400
 
@@ -366,7 +366,7 @@ def test_a_copy_is_brought_back_and_what_was_there_is_put_aside(
     assert running.returncode == os.EX_CANTCREAT, running.stderr
     daemon.stop()
     there = run_replayd("restore", str(copy), "--data-dir", str(data))
-    assert (there.returncode, "--replace" in there.stderr) == (os.EX_IOERR, True)
+    assert (there.returncode, "--replace" in there.stderr) == (os.EX_CANTCREAT, True)
     back = run_replayd("restore", str(copy), "--data-dir", str(data), "--replace", "--json")
     assert back.returncode == 0, back.stderr
     [aside] = [path for path in data.iterdir() if path.is_dir()]

@@ -62,10 +62,10 @@ def test_a_client_of_another_release_is_told(monkeypatch: pytest.MonkeyPatch) ->
 def test_faults_of_the_settings_are_told_one_by_one(tmp_path: Path) -> None:
     path = tmp_path / "replayd.toml"
     path.write_text("[server]\nlease = 1\nsead = 2\n")
-    config, found = doctor.settings(str(path), lambda: read_config(str(path)))
+    config, found = doctor.settings(str(path), str(path), lambda: read_config(str(path)))
     assert config is None
     assert [finding.state for finding in found] == ["fail", "fail"]
-    config, found = doctor.settings("", lambda: read_config(environment={"REPLAYD_SERVER_LISTNE": "x"}))
+    config, found = doctor.settings("", None, lambda: read_config(environment={"REPLAYD_SERVER_LISTNE": "x"}))
     assert config is not None
     assert worst(found).state == "warn"
 

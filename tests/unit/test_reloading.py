@@ -56,7 +56,7 @@ def service(path: Path) -> Service:
 @pytest.fixture
 def reload(path: Path, service: Service, caplog: pytest.LogCaptureFixture) -> Reload:
     """`reload(text)`: write the file and read it again; what the log says, each line with its level."""
-    reloader = Reloader(lambda: read_config(str(path)), read_config(str(path)))
+    reloader = Reloader(lambda: read_config(str(path)), read_config(str(path)), path)
 
     def reload(text: str) -> list[str]:
         path.write_text(text)
@@ -109,7 +109,7 @@ def test_a_faulty_file_changes_nothing_and_each_fault_is_told(
 ) -> None:
     before = settings(service), settings(service, "q")
     if text is None:
-        reloader = Reloader(lambda: read_config(str(path / "none")), read_config(str(path)))
+        reloader = Reloader(lambda: read_config(str(path / "none")), read_config(str(path)), path)
         reloader(service, 1.0)
         said = [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
     else:
@@ -126,7 +126,7 @@ def test_foreign_code_that_fails_while_settings_are_read_ends_no_daemon(
     def read() -> Any:
         raise RuntimeError("an extension of somebody")
 
-    Reloader(read, read_config(str(path)))(service, 1.0)
+    Reloader(read, read_config(str(path)), path)(service, 1.0)
     assert "an extension of somebody" in caplog.text
 
 
@@ -167,7 +167,7 @@ def test_tables_that_will_not_fit_any_more_are_warned_of(reload: Reload) -> None
 
 def test_the_level_of_the_log_changes(path: Path, service: Service) -> None:
     logging.getLogger().setLevel(logging.INFO)
-    reloader = Reloader(lambda: read_config(str(path)), read_config(str(path)))
+    reloader = Reloader(lambda: read_config(str(path)), read_config(str(path)), path)
     path.write_text(TEXT.replace('level = "info"', 'level = "error"'))
     reloader(service, 1.0)
     assert logging.getLogger().level == logging.ERROR
