@@ -14,7 +14,7 @@ import click
 
 from replayd.cli_operator import asking, connected, print_json
 from replayd.cli_options import ADDRESS, Time
-from replayd.wording import aligned, count, short, size_text
+from replayd.wording import aligned, count, fill, short, size_text
 
 PING_S = 1.0
 """How long `ping` gives a daemon that is there to say so."""
@@ -43,6 +43,10 @@ def info(address: str, timeout_s: float, as_json: bool) -> None:
         f"  {count(chunks['count'], 'chunk')}, {size_text(chunks['bytes'])}, of which "
         f"{size_text(chunks['orphan_bytes'])} in no item yet; {count(streams['open'], 'open stream')}"
     )
+    memory = answer["memory"]
+    if "max_bytes" in memory:
+        held, most = size_text(memory["held_bytes"]), size_text(memory["max_bytes"])
+        click.echo(f"  tables hold {held} of at most {most} (the server's max_bytes)")
     if answer["leases"]["refused"]:
         click.echo(f"  {_leases_text(answer['leases'])}")
     if "store" in answer:
@@ -92,9 +96,11 @@ def _table_lines(table: Mapping[str, Any]) -> Iterator[str]:
         f"  items    {table['size']} of at most {table['max_size']}; {size_text(table['bytes'])} of "
         f"{count(table['episodes'], 'episode')}"
     )
+    yield f"  holds    {_held_text(table)}"
     yield (
         f"  done     {count(limiter['inserts'], 'insert')}, {count(limiter['samples'], 'sample')}, "
         f"{count(limiter['deletes'], 'delete')}"
+        + (f", of which {table['evictions']} made room" if table["evictions"] else "")
     )
     yield f"  limiter  {_limiter_text(limiter)}"
     if "staleness_versions" in table:
@@ -108,6 +114,12 @@ def _table_lines(table: Mapping[str, Any]) -> Iterator[str]:
             f"  waiting  {requests} ({count(waiting['items'], 'item')}{who}), "
             f"the oldest for {waiting['waited_s']:.1f} s: {waiting['why']}"
         )
+
+
+def _held_text(table: Mapping[str, Any]) -> str:
+    share, limit = fill(table)
+    most = f" of at most {size_text(table['max_bytes'])} (max_bytes)" if "max_bytes" in table else ""
+    return f"{size_text(table['held_bytes'])}{most}; {share:.0%} of {limit}"
 
 
 def _policy_text(newest: int, behind: Mapping[str, Any]) -> str:
@@ -169,17 +181,18 @@ def tables(address: str, timeout_s: float, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    for line in aligned([("items", "of", "full", "bytes", "inserts", "samples", "waiting", "name"), *map(_row, found)]):
+    for line in aligned([("items", "of", "full", "held", "inserts", "samples", "waiting", "name"), *map(_row, found)]):
         click.echo(line)
 
 
 def _row(table: Mapping[str, Any]) -> tuple[str, ...]:
     limiter = table["limiter"]
+    share, limit = fill(table)
     return (
         str(table["size"]),
         str(table["max_size"]),
-        f"{table['size'] / table['max_size']:.0%}",
-        size_text(table["bytes"]),
+        f"{share:.0%}" + (f" of {limit}" if "max_bytes" in table else ""),
+        size_text(table["held_bytes"]),
         short(limiter["inserts"]),
         short(limiter["samples"]),
         str(sum(waiting["requests"] for waiting in table["waiting"])),

@@ -20,7 +20,7 @@ import click
 from replayd.cli_completion import tables_there
 from replayd.cli_operator import connected, fail, print_json
 from replayd.cli_options import ADDRESS, Time
-from replayd.wording import count, duration, short, size_text
+from replayd.wording import count, duration, fill, short, size_text
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 INTERVAL = "1s"
 ANSWER_S = 5.0
 """How long an answer may take before it is said that nobody answers."""
+FIRST_S = 0.5
+"""Over which rates are taken that are printed once."""
 REMEMBERED = 24
 """Looks whose rates are drawn as a little graph, and over which draws are told of."""
 BAR = 20
@@ -83,8 +85,9 @@ def top(tables: tuple[str, ...], address: str, interval_s: float, frames: int | 
             fail(os.EX_USAGE, f"there is no table {missing[0]!r}; there are: {', '.join(look.names)}")
         if as_json or not console.is_terminal:
             for frame in range(frames or 1):
-                if frame:
-                    time.sleep(interval_s)
+                # Rates need two looks, and who looks once wants them too.
+                if frame or not as_json:
+                    time.sleep(interval_s if frame else min(interval_s, FIRST_S))
                     look.see(_info(pool), address)
                 if as_json:
                     print_json({**look.report, "tables": look.tables})
@@ -223,11 +226,13 @@ class Look:
         yield f"[bold]{_plain(report['server'])}[/] at {_plain(self._address)}, up {duration(report['uptime_s'])}"
         memory, peers, counters = report["memory"], report["peers"], report["counters"]
         resident, limit = memory["resident_bytes"], memory["limit_bytes"]
-        growth = sum(max(0, table.get("bytes_when_full", 0) - table["bytes"]) for table in report["tables"])
+        when_full = memory.get("bytes_when_full", resident)
         of = f" of {size_text(limit)}" if limit else ""
-        full = f", about {size_text(resident + growth)} when all tables are full" if growth else ""
-        colour = "bold red" if limit and resident + growth > limit else "default"
+        full = f", about {size_text(when_full)} when all tables are full" if when_full > resident else ""
+        colour = "bold red" if limit and when_full > limit else "default"
         yield f"[{colour}]memory {size_text(resident)}{of}{full}[/]"
+        if "max_bytes" in memory:
+            yield f"tables hold {size_text(memory['held_bytes'])} of {size_text(memory['max_bytes'])} (max_bytes)"
         yield (
             f"{count(peers['connected'], 'connection')}, {count(report['streams']['open'], 'writer')}, "
             f"{count(peers['waiting'], 'peer')} waiting; loop {self._busy():.0%} busy, "
@@ -257,12 +262,13 @@ class Look:
 
     def _table(self, table: Report, width: int) -> Iterator[str]:
         rates = self._rates[table["name"]]
-        share = table["size"] / table["max_size"]
-        filled = round(share * BAR)
+        share, limit = fill(table)
+        filled = min(BAR, round(share * BAR))
+        most, of = (f" of {size_text(table['max_bytes'])}", f" of {limit}") if "max_bytes" in table else ("", "")
         bar = f"[bold]{'█' * filled}[/][dim]{'░' * (BAR - filled)}[/]"
         yield (
-            f"[bold]{_plain(_cut(table['name'], 24))}[/]  {bar} {share:.0%}  {short(table['size'])} of "
-            f"{short(table['max_size'])}, {size_text(table['bytes'])}"
+            f"[bold]{_plain(_cut(table['name'], 24))}[/]  {bar} {share:.0%}{of}  {short(table['size'])} of "
+            f"{short(table['max_size'])}, {size_text(table['held_bytes'])}{most}"
         )
         inserts, samples = (_rate(rates[key]) for key in ("inserts", "samples"))
         graph = max(0, min(REMEMBERED, (width - 50) // 2))

@@ -1,8 +1,9 @@
-"""How numbers are written for people: counts with their noun, sizes, times, rates."""
+"""How numbers are written for people: counts with their noun, sizes, times, rates, and how full a table is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 
 def count(number: int, noun: str) -> str:
@@ -23,6 +24,13 @@ def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     for *numbers, text in rows:
         cells = [cell.rjust(width) for cell, width in zip(numbers, widths[:-1], strict=True)]
         yield "  " + "  ".join([*cells, text])
+
+
+def fill(table: Mapping[str, Any]) -> tuple[float, str]:
+    """How full a table of `info` is, by the limit it is nearer to, and the name of that."""
+    items, limit = table["size"] / table["max_size"], table.get("max_bytes")
+    held = 0.0 if limit is None else table["held_bytes"] / limit
+    return max((items, "max_size"), (held, "max_bytes"), key=lambda each: each[0])
 
 
 def short(number: float) -> str:

@@ -104,19 +104,22 @@ function showTiles(info) {
     say(tiles, `${key}-of`, `${number(info.tables.reduce((total, table) => total + table.limiter[key], 0))} in all`);
   }
   const { resident_bytes: resident, limit_bytes: limit } = info.memory;
-  const growth = growthOf(info);
+  const whole = info.memory.bytes_when_full ?? resident;
+  const growth = whole - resident;
   const [used, ahead] = slot(tiles, "memory-meter").children;
   say(tiles, "memory", bytes(resident));
   width(used, limit ? resident / limit : 0);
-  left(ahead, limit ? Math.min((resident + growth) / limit, 0.995) : 0);
+  left(ahead, limit ? Math.min(whole / limit, 0.995) : 0);
   ahead.hidden = !growth;
-  ahead.className = !limit || resident + growth <= limit ? "" : "bad";
+  ahead.className = !limit || whole <= limit ? "" : "bad";
   const empty = info.tables.filter((table) => !table.size).map((table) => table.name);
-  const fits = !limit || resident + growth <= limit;
-  const full = `about ${bytes(resident + growth)} when all tables are full${fits ? "" : ": too much"}`;
+  const fits = !limit || whole <= limit;
+  const full = `about ${bytes(whole)} when all tables are full${fits ? "" : ": too much"}`;
   const forecast = empty.length === info.tables.length ? "no forecast before there are items" : growth || empty.length ? full : "tables are full";
   const unknown = empty.length && empty.length < info.tables.length ? ` (but for ${empty.join(", ")}, not known yet)` : "";
-  say(tiles, "memory-of", `${limit ? `of ${bytes(limit)}; ` : ""}${forecast}${unknown}`);
+  const { held_bytes: held, max_bytes: most } = info.memory;
+  const may = most === undefined ? "" : `tables hold ${bytes(held)} of ${bytes(most)} (max_bytes); `;
+  say(tiles, "memory-of", `${limit ? `of ${bytes(limit)}; ` : ""}${may}${forecast}${unknown}`);
   say(tiles, "peers", number(info.peers.connected));
   say(tiles, "peers-of", `${info.peers.connected === 1 ? "connection" : "connections"}, ${count(info.streams.open, "writer")}; ${info.peers.waiting ? `${count(info.peers.waiting, "peer")} waiting` : "nobody waits"}`);
   say(tiles, "loop", `${percent(busyOf(info))} busy`);
@@ -124,15 +127,9 @@ function showTiles(info) {
   say(tiles, "loop-of", `slowest turn lately ${duration(info.loop.slowest_turn_s)}`);
 }
 
-// Bytes that come in before all tables are full, or the server is.
-function growthOf({ memory, tables }) {
-  const room = Math.max(0, (memory.max_bytes ?? Infinity) - memory.held_bytes);
-  return Math.min(room, tables.reduce((total, table) => total + Math.max(0, (table.bytes_when_full ?? table.bytes) - table.bytes), 0));
-}
-
 function showMemory(info) {
-  const growth = growthOf(info);
-  const full = info.memory.resident_bytes + growth;
+  const full = info.memory.bytes_when_full ?? info.memory.resident_bytes;
+  const growth = full - info.memory.resident_bytes;
   const lines = [
     { name: "in use", colour: "plain", values: past.resident_bytes },
     { name: "when full", colour: "dim", dash: [5, 5], values: past.at_s.map(() => (growth ? full : null)) },
@@ -176,10 +173,13 @@ function showTable(card, table, disk) {
   say(card, "state", state.text).className = `pill ${state.kind}`;
   say(card, "words", state.words).className = `words ${state.kind}`;
 
-  say(card, "fill", `${percent(table.size / table.max_size)}`);
-  width(slot(card, "fill-meter").firstChild, table.size / table.max_size);
-  const full = table.bytes_when_full && table.size < table.max_size ? `; about ${bytes(table.bytes_when_full)} when full` : "";
-  say(card, "fill-of", `${number(table.size)} of ${count(table.max_size, "item")}, ${bytes(table.bytes)} of ${count(table.episodes, "episode")}${full}`);
+  const { held_bytes: held, max_bytes: most, bytes_when_full: whole } = table;
+  const shares = [table.size / table.max_size, most ? held / most : 0];
+  const fill = Math.max(...shares);
+  say(card, "fill", `${percent(fill)}${most ? ` of ${shares[1] > shares[0] ? "max_bytes" : "max_size"}` : ""}`);
+  width(slot(card, "fill-meter").firstChild, fill);
+  const full = whole > held && fill < 1 ? `; about ${bytes(whole)} when full` : "";
+  say(card, "fill-of", `${number(table.size)} of ${count(table.max_size, "item")} of ${count(table.episodes, "episode")}, ${bytes(held)} held${most ? ` of ${bytes(most)}` : ""}${full}`);
 
   showBand(card, table, points);
   say(card, "insert-rate", `${number(rate.inserts)}/s`);

@@ -312,7 +312,7 @@ def test_what_is_durable_and_how_the_checkpoints_are(
 def test_how_far_draws_lag_behind_the_policy_is_told_where_somebody_says_it(
     start_daemon: StartDaemon, browser: Browser
 ) -> None:
-    daemon = start_daemon("--table", "said", "--table", "silent")
+    daemon = start_daemon("--table", "said", "--table", "silent,max_bytes=700")
     with Client(daemon.address) as client:
         with client.batch_writer() as writer:
             for version in (4, 6):
@@ -322,6 +322,11 @@ def test_how_far_draws_lag_behind_the_policy_is_told_where_somebody_says_it(
         for _ in range(50):
             client.sample_batch("said", 16)
         opened(browser, daemon)
+        # What binds it is not how many items it has.
+        assert re.fullmatch(r"[89]\d % of max_bytes", wait_for_text(browser, 1, "fill", "max_bytes"))
+        assert re.match(r"2 of \d.* held of 700 B; about 700 B when full", text(browser, 1, "fill-of"))
+        assert text(browser, 0, "fill") == "<1 %"
+        photograph(browser, "full-of-bytes")
         # Half of the draws are two versions behind.
         said = wait_for_text(browser, 0, "facts", "newest version 6, draws")
         assert 0.5 < float(said.split("draws ")[1].split(" behind")[0]) < 1.5

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from replayd.cli_top import Look
+from replayd.cli_top import Look, top
 from replayd.messages import Sample
 from replayd.rate_limiters import RateLimiter
 from replayd.table import Table
@@ -61,7 +62,7 @@ def test_in_a_pipe_it_says_once_how_it_is(waiting: DaemonProcess) -> None:
     assert "samples wait" in text
     assert "the cursor 0 may not go below min_diff 0; writers must insert" in text
     assert "the cursor 2 may not pass max_diff 2; learners must sample" in text
-    assert "40% 4 of 10, 16 B" in text
+    assert "40% 4 of 10, 1.203 KiB" in text
     assert all(len(line) <= 80 for line in lines)
 
 
@@ -129,7 +130,40 @@ def test_several_looks_tell_rates(daemon: DaemonProcess, connect: ConnectPeer) -
     peer.insert("replay")
     ended = run_replayd("top", "--frames", "3", "--interval", "0.1", "--address", daemon.address)
     assert ended.stdout.count("up ") == 3
-    assert "inserts       0/s" in ended.stdout
+    assert ended.stdout.count("inserts       0/s") == 3, "the first one too"
+
+
+@pytest.mark.parametrize("frames", [(), ("--frames", "1")], ids=["in a pipe", "once"])
+def test_who_looks_once_is_told_rates_too(
+    daemon: DaemonProcess, connect: ConnectPeer, monkeypatch: pytest.MonkeyPatch, frames: tuple[str, ...]
+) -> None:
+    peer = connect(daemon)
+    # Between its two looks, however long this machine takes for them, somebody inserts.
+    monkeypatch.setattr("replayd.cli_top.time.sleep", lambda seconds: [peer.insert("replay") for _ in range(5)])
+    ended = CliRunner().invoke(top, [*frames, "--address", daemon.address])
+    assert ended.exit_code == 0, ended.output
+    assert ended.output.count("up ") == 1
+    (inserts,) = re.findall(r"inserts +(\S+)/s", ended.output)
+    assert inserts not in ("–", "0")
+
+
+def test_a_table_that_is_full_of_bytes_looks_full(daemon: DaemonProcess, connect: ConnectPeer) -> None:
+    peer = connect(daemon)
+    peer.ask("set", table="replay", changes={"max_bytes": 1280})
+    for _ in range(9):
+        peer.insert("replay")
+    said = {command: run_replayd(command, "--address", daemon.address).stdout for command in ("top", "tables", "info")}
+    (items,) = re.findall(r"items +(\d+) of at most", said["info"])
+    assert int(items) < 9
+    share = int(items) * 308 * 100 / 1280
+    assert f"{share:.0f}% of max_bytes  {items} of " in said["top"]
+    assert f"{share:.0f}% of max_bytes" in said["tables"]
+    held = re.search(r"holds +(.+) of at most 1\.25 KiB \(max_bytes\); (\d+)% of max_bytes\n", said["info"])
+    assert held
+    assert int(held[2]) == round(share)
+    assert f", of which {9 - int(items)} made room" in said["info"]
+    peer.ask("set", table="replay", changes={"max_bytes": 1 << 40})
+    assert re.search(r"\d+% of max_size  ", run_replayd("top", "--address", daemon.address).stdout)
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
@@ -185,12 +219,13 @@ def watched(*tables: Table) -> Look:
         report["uptime_s"] = 86_400.0 * 99 + now
         report["server"] = "replayd 10.20.30"
         report["memory"] |= {"resident_bytes": (1 << 40) - (1 << 30), "limit_bytes": (1 << 40) + (1 << 33)}
+        report["memory"] |= {"bytes_when_full": (1 << 41) - (1 << 30), "held_bytes": 1 << 39, "max_bytes": 1 << 40}
         report["peers"] |= {"connected": 1023, "waiting": 1001}
         report["streams"] |= {"open": 1000}
         report["loop"]["slowest_turn_s"] = 3659.0
         for table in report["tables"]:
             table["limiter"] |= {key: n + now for key, n in busy.items()} | bounds
-            table["bytes"], table["bytes_when_full"] = (1 << 39) + 12345, 1 << 40
+            table["held_bytes"], table["max_bytes"] = (1 << 39) + 12345, 1 << 40
         look.see(report, "tcp://learner-with-a-long-name.lab.example:17077")
     return look
 
@@ -210,6 +245,8 @@ def test_all_that_counts_of_two_busy_tables_fits_and_no_word_is_cut(width: int, 
     for words in (
         "replayd 10.20.30 at tcp://learner-with-a-long-name.lab.example:17077, up 99 d 0 h",
         "memory 1023 GiB of 1.008 TiB, about 1.999 TiB when all tables are full",
+        "tables hold 512 GiB of 1 TiB (max_bytes)",
+        "50% of max_bytes 30 of 1000, 512 GiB of 1 TiB",
         "1023 connections, 1000 writers, 1001 peers waiting; loop 0% busy, slowest turn 1 h 0 min",
         "-1M ",
         "10M cursor -1.23M samples begin at 1M",
