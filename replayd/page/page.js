@@ -178,7 +178,7 @@ function showTable(card, table, disk) {
   const fill = Math.max(...shares);
   say(card, "fill", `${percent(fill)}${most ? ` of ${shares[1] > shares[0] ? "max_bytes" : "max_size"}` : ""}`);
   width(slot(card, "fill-meter").firstChild, fill);
-  const full = whole > held && fill < 1 ? `; about ${bytes(whole)} when full` : "";
+  const full = whole > held && whole !== most ? `; about ${bytes(whole)} when full` : "";
   say(card, "fill-of", `${number(table.size)} of ${count(table.max_size, "item")} of ${count(table.episodes, "episode")}, ${bytes(held)} held${most ? ` of ${bytes(most)}` : ""}${full}`);
 
   showBand(card, table, points);
