@@ -219,6 +219,12 @@ def test_a_misused_option_is_a_usage_error(arguments: list[str]) -> None:
     assert "Usage: " in ended.stderr
 
 
+def test_the_program_has_its_name_also_where_the_module_is_run() -> None:
+    ended = run_replayd("serve", "--nonsense")
+    assert "Usage: replayd serve " in ended.stderr
+    assert "python" not in ended.stderr
+
+
 def test_an_option_can_come_from_the_environment(taken_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPLAYD_SERVE_PORT", str(taken_port))
     assert run_replayd("serve").returncode == os.EX_CANTCREAT

@@ -290,6 +290,28 @@ def test_variables_of_a_service_count_where_its_settings_are_looked_at(
     assert "REPLAYD_SERVE_PORT" in run("check-config", settings).stderr
 
 
+def test_without_a_file_the_settings_of_the_service_are_checked_where_it_is_installed(
+    service: tuple[str, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, variables, _ = service
+    ended = run("check-config")
+    if settings.endswith("box.toml"):
+        # One of several is not the service.
+        assert ended.stdout.startswith("defaults and environment: no faults")
+        return
+    assert ended.stdout.startswith(f"{settings}: ")
+    assert json.loads(run("check-config", "--json").stdout)["file"] == settings
+    variables.write_text("REPLAYD_SERVER_SEED=x\n")
+    ended = run("check-config")
+    assert (ended.exit_code, "REPLAYD_SERVER_SEED" in ended.stderr) == (os.EX_CONFIG, True)
+    variables.unlink()
+    Path(settings).write_text(FAULTY)
+    ended = run("check-config")
+    assert (ended.exit_code, f"{settings}:2" in ended.stderr) == (os.EX_CONFIG, True)
+    monkeypatch.setenv("REPLAYD_SERVE_CONFIG", write(tmp_path, SIGNED))
+    assert run("check-config").exit_code == 0
+
+
 def test_variables_of_a_service_that_cannot_be_read_are_told(service: tuple[str, Path, Path], tmp_path: Path) -> None:
     settings, variables, _ = service
     variables.mkdir()

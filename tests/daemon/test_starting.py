@@ -127,7 +127,7 @@ def test_settings_are_checked_without_sockets_and_codecs(tmp_path: Path) -> None
 def test_a_command_runs_with_the_collector_of_cycles_on() -> None:
     script = (
         "import gc, replayd.cli\n"
-        "replayd.cli.main = lambda: print(gc.isenabled())\n"
+        "replayd.cli.main = lambda prog_name: print(gc.isenabled())\n"
         "from replayd.__main__ import run\n"
         "run()\n"
     )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from replayd import __version__, doctor, service_files
+from replayd import __version__, cli_doctor, doctor, service_files
 from replayd.cli import main
 from replayd.config import read_config
 from replayd.config_model import Config
@@ -65,6 +65,7 @@ def test_faults_of_the_settings_are_told_one_by_one(tmp_path: Path) -> None:
     config, found = doctor.settings(str(path), str(path), lambda: read_config(str(path)))
     assert config is None
     assert [finding.state for finding in found] == ["fail", "fail"]
+    assert f"`replayd check-config {path}`" in found[0].advice
     config, found = doctor.settings("", None, lambda: read_config(environment={"REPLAYD_SERVER_LISTNE": "x"}))
     assert config is not None
     assert worst(found).state == "warn"
@@ -267,3 +268,15 @@ def test_settings_of_the_service_that_this_user_cannot_read_are_told(
     # Where nothing is installed, there is nothing to be told.
     installed.unlink()
     assert [each["check"] for each in settings_found("--address", address)] == ["settings", "daemon"]
+
+
+def test_of_settings_that_cannot_be_read_nothing_is_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "replayd.toml"
+    path.write_text('[server]\nnonsense = 1\n[store]\npath = "/var/lib/replayd/store"\n[access]\nkeys = "/nowhere"\n')
+    monkeypatch.delenv("REPLAYD_KEY_FILE", raising=False)
+    monkeypatch.setattr(cli_doctor, "DEFAULT_ADDRESS", "tcp://127.0.0.1:9")
+    ended = CliRunner().invoke(main, ["doctor", "--timeout", "0.1", "--json", "--config", str(path)])
+    looked_at = {each["check"] for each in json.loads(ended.stdout)["findings"]}
+    assert looked_at.isdisjoint({"daemon", "addresses", "keys", "data directory"})
+    assert {"settings", "memory", "file descriptors"} <= looked_at
+    assert ended.exit_code == os.EX_CONFIG

@@ -86,6 +86,8 @@ def test_what_can_change_live_does_and_is_told(reload: Reload, service: Service)
     assert (settings(service, "q")["max_size"], settings(service, "q")["max_diff"]) == (6, 6.0)
     assert any("max_size 100 -> 200" in notice for notice in service.notices)
     assert any("max_size 4 -> 6" in notice for notice in service.notices)
+    reload(TEXT.replace("max_size = 100", 'max_size = 200\nmax_bytes = "2MiB"'))
+    assert any("max_bytes unlimited -> 2097152" in notice for notice in service.notices)
     assert {peer for peer, _ in service.drain()} == {NOBODY}
     service.validate()
 
@@ -116,6 +118,7 @@ def test_a_faulty_file_changes_nothing_and_each_fault_is_told(
         said = reload(text)
     assert len(said) == 2
     assert said[0].startswith("ERROR settings stay as they are")
+    assert f"`replayd check-config {path}`" in said[0], "without the file it may look at another"
     assert said[1].startswith(f"ERROR   {path}")
     assert (settings(service), settings(service, "q")) == before
 
@@ -135,6 +138,7 @@ def test_foreign_code_that_fails_while_settings_are_read_ends_no_daemon(
     [
         ('lease = "60s"', 'lease = "70s"', "server.lease is 60.0, and 70.0 in what was read again"),
         ("[log]", '[store]\npath = "/x"\n[log]', "[store] is new"),
+        ("[log]", 'max_bytes = "1GiB"\n[log]', "server.max_bytes is unlimited, and 1073741824 in what was read again"),
         ("[log]", '[http]\nlisten = "off"\n[log]', "http.listen is '127.0.0.1:7078', and 'off' in what was read again"),
         ('name = "q"', 'name = "r"', "table 'r' is new"),
         ('name = "q"', 'name = "r"', "table 'q' is gone"),

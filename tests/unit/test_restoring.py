@@ -169,6 +169,31 @@ def test_a_store_of_a_later_format_is_refused(tmp_path: Path) -> None:
     assert unpack_head(pack_head(store.head)) == store.head
 
 
+@pytest.mark.parametrize("how", ["served", "brought back"])
+def test_a_start_from_a_copy_speaks_of_no_server_that_ended_badly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    caplog.set_level(logging.INFO)
+    with Kept(source) as kept:
+        kept.insert(PAYLOADS)
+        kept.checkpoint()
+    copy_store(source, copy)
+    if how == "brought back":
+        bring_back(copy, tmp_path / "back", replace=False)
+        copy = tmp_path / "back"
+    with Kept(copy) as kept:
+        assert kept.contents() == PAYLOADS
+        assert "the store is a copy of checkpoint 1: what was done after that is not in it" in caplog.text
+        assert "did not end with a checkpoint" not in caplog.text
+        kept.checkpoint()
+    # By now it is the store of a server, which crashed.
+    caplog.clear()
+    with Kept(copy):
+        assert "did not end with a checkpoint" in caplog.text
+        assert "is a copy" not in caplog.text
+
+
 # --- configuration ----------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +215,17 @@ def test_the_configuration_decides_and_each_difference_is_logged(
         assert len(shown) >= 4
         assert not [line for line in told if "{" in line], "what Python calls a dict is nothing for people"
         kept.service.validate()
+
+
+def test_what_a_table_had_no_value_of_is_called_unlimited_only_where_it_limits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved(tmp_path)
+    other = Table("t", selectors.Prioritized(0.6), selectors.Fifo(), 1000, rate_limiters.MinSize(1), max_bytes=1 << 30)
+    with Kept(tmp_path, other):
+        for said in ("priority_exponent is 0.6 by the configuration, and was none", "max_bytes is 1073741824 by the"):
+            assert said in caplog.text
+        assert "and was unlimited when it was saved" in caplog.text
 
 
 def test_the_same_configuration_differs_in_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
