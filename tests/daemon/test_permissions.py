@@ -25,7 +25,11 @@ from replayd.exit_codes import of_store
 from replayd.store import Store
 from replayd.store_copies import bring_back, copy_into_rotation, copy_store
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+pytestmark = [
+    pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else"),
+    # Of Python from 3.12 on; the child needs no other thread.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
+]
 
 NOBODY_UID = 65534
 # What is imported late could be out of the reach of that user.
