@@ -61,7 +61,10 @@ class Reloader:
             try:
                 config = self._read()
             except ConfigError as error:
-                log.error("settings stay as they are, for what was read again is faulty; `%s` shows:", self._check)
+                log.error(
+                    "settings stay as they are, for what was read again is faulty; mend it until `%s` is content:",
+                    self._check,
+                )
                 for problem in error.problems:
                     log.error("  %s", problem)
                 return None

@@ -104,7 +104,7 @@ def _copy(source: Path, env: lmdb.Environment, target: Path, number: int | None 
     target = target.absolute()
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise StoreNotMade(f"{target} is there already")
+            raise StoreNotMade(f"{target} is there already: name another place")
         remove_leftovers(target.parent, re.escape(target.name))
         with part_of_copy(target) as part:
             head = _copy_into(source, env, part, number)
