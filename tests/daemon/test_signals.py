@@ -89,7 +89,7 @@ def test_a_hangup_has_the_file_read_again(
         assert time.monotonic() < deadline
     said = daemon.stop().stderr
     assert "max_size 5 -> 6" in said
-    assert "server.seed is None, and 7 in what was read again: that needs a restart" in said
+    assert "server.seed is none, and 7 in what was read again: that needs a restart" in said
     assert "INFO" in said
 
 
