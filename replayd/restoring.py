@@ -216,6 +216,8 @@ def _as_configured(
 ) -> None:
     """The configuration's settings hold again, also where they were changed live."""
     sizes = sizes_of(service)
+    # What was there at the end may have come in by limits that were changed live.
+    unchanged = {name for name in unchanged if _limits(settings_of(service.tables[name])) == _limits(configured[name])}
     service.capacity.make_room()
     for name, settings in configured.items():
         _change(service.tables[name], settings)
@@ -316,10 +318,11 @@ def _with_limits_as_saved(state: State, service: Service) -> Set[str]:
         return set()
     saved = {table["name"]: table["settings"] for table in state["tables"]}
     settings = {name: settings_of(table) for name, table in service.tables.items() if name in saved}
-    return {name for name, now_is in settings.items() if all(saved[name][limit] == now_is[limit] for limit in _LIMITS)}
+    return {name for name, now_is in settings.items() if _limits(saved[name]) == _limits(now_is)}
 
 
-_LIMITS = ("max_size", "max_times_sampled", "max_bytes", "when_full")
+def _limits(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: settings[name] for name in ("max_size", "max_times_sampled", "max_bytes", "when_full")}
 
 
 def _tell_beyond(beyond: dict[str, int], unchanged: Set[str], service: Service, rules: RestoreRules) -> None:

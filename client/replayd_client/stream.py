@@ -80,6 +80,7 @@ class InsertStream:
         self._retry_at = 0.0
         self._retries = 0
         self._put_off: ReplaydError | None = None
+        self._put_off_message: InsertMessage | None = None
         self._put_off_since = 0.0
         self._warn_at = 0.0
         self._last_keepalive = 0.0
@@ -116,8 +117,12 @@ class InsertStream:
 
     @property
     def put_off(self) -> tuple[ReplaydError, float] | None:
-        """The limit for which the server puts messages off, and since when; None once it takes one."""
-        return None if self._put_off is None else (self._put_off, self._put_off_since)
+        """The limit for which the server puts off the message that is sent next, and since when; None if it does not.
+
+        One that is taken may wait at its table, without an answer for long.
+        """
+        is_next = self._resend and self._resend[0] is self._put_off_message
+        return (self._put_off, self._put_off_since) if self._put_off is not None and is_next else None
 
     @property
     def waits_for_sending(self) -> bool:
@@ -179,7 +184,8 @@ class InsertStream:
         self._window = (min(self._own[0], max(window_messages, 1)), min(self._own[1], window_bytes))
         known = self._server_id
         self._server_id = server_id
-        self._retry_at, self._retries, self._put_off = 0.0, 0, None
+        self._retry_at, self._retries = 0.0, 0
+        self._put_off = self._put_off_message = None
         self._resend.extendleft(reversed(self._take_in_flight(lambda message: True)))
         if known is not None and known != server_id:
             log.warning("the server at the other end started anew; sending %d messages again", len(self._open))
@@ -195,7 +201,9 @@ class InsertStream:
         if isinstance(reply, InsertReply):
             del self._in_flight[reply.id]
             self._in_flight_bytes -= message.nbytes
-            self._retries, self._put_off = 0, None
+            self._retries = 0
+            if message is self._put_off_message:
+                self._put_off = self._put_off_message = None
             items = 0 if message.receipt is None else message.receipt.items
             lie = f"{items} items were sent, and {reply.items} are acknowledged" if reply.items != items else None
             self._close(message, reply.first_key, None if lie is None else ProtocolError(lie))
@@ -210,11 +218,12 @@ class InsertStream:
                 # The server has forgotten what it acknowledged: nothing it knows of this stream can be relied on.
                 self._start_over(message, now)
         elif code in ("shutting_down", "loading", "not_durable"):
+            self._put_off = self._put_off_message = None
             self._retry(message, message.seq, now)
         elif code == "unknown_stream":
             self._start_over(message, now)
         elif code == "limit_exceeded" and reply.error.detail.get("limit") in TRANSIENT_LIMITS:
-            self._note_put_off(reply.error, now)
+            self._note_put_off(message, reply.error, now)
             self._retry(message, message.seq, now)
         else:
             self._refused(message, reply.error, now)
@@ -339,10 +348,10 @@ class InsertStream:
         self._resend.extendleft(reversed(self._take_in_flight(from_number(message, from_seq))))
         self._pause(now)
 
-    def _note_put_off(self, error: ReplaydError, now: float) -> None:
-        if self._put_off is None:
+    def _note_put_off(self, message: InsertMessage, error: ReplaydError, now: float) -> None:
+        if message is not self._put_off_message:
             self._put_off_since, self._warn_at = now, now + PUT_OFF_WARN_S
-        self._put_off = error
+        self._put_off, self._put_off_message = error, message
         if now >= self._warn_at:
             waited_s = now - self._put_off_since
             log.warning(

@@ -12,7 +12,7 @@ import pytest
 from replayd.errors import StoreMismatch
 from replayd.journal import JournalOptions
 from replayd.limits import CHUNK_BYTES, COLUMN_BYTES, ITEM_BYTES
-from replayd.messages import Sample
+from replayd.messages import Sample, Set
 from replayd.restoring import RestoreRules
 from tests.model.wire_traffic import encoded
 from tests.unit.test_journal import Journaled, ask, contents, inserted
@@ -120,3 +120,21 @@ def test_a_version_that_counts_more_begins_with_settings_as_they_were(
         assert (f"of the {len(before)} items of table 't' are beyond its limits" in caplog.text) is evicts
         assert ("this version counts more" in caplog.text) is evicts
         live.service.validate()
+
+
+@pytest.mark.parametrize("limit", ["max_size", "max_bytes"])
+def test_items_that_came_by_a_limit_which_was_raised_live_are_not_let_go_in_silence(tmp_path: Path, limit: str) -> None:
+    journal = JournalOptions("sync")
+    with limited(tmp_path, limit, journal=journal) as live:
+        writer = StreamWriter()
+        ask(live, inserted(writer, KEPT // 2))
+        live.checkpoint(time.monotonic())
+        live.settle(time.monotonic())
+        raised = encoded(Set(1, "t", {limit: 100 * BYTES}))
+        assert raised is not None
+        ask(live, raised)
+        ask(live, inserted(writer, SIZE - KEPT // 2))
+        live.settle(time.monotonic())
+        assert len(contents(live.service)) == SIZE
+    with pytest.raises(StoreMismatch, match=rf"of the {SIZE} items of table 't' are beyond its limits"):
+        limited(tmp_path, limit, journal=journal)

@@ -352,6 +352,34 @@ def test_a_limit_that_does_not_pass_is_told_again_and_again_with_since_when(capl
     assert line.stream.put_off is None
 
 
+def put_off_once(line: Line) -> None:
+    """A message that was put off for what writers keep, and is on its way again."""
+    line.stream.put(chunk_batch(0, 1), item_batch([0], [7]), keep_from=0)
+    line.send()
+    request_id = msgpack.unpackb(line.to_server.popleft()[0])["id"]
+    line.stream.on_reply(error(request_id, "limit_exceeded", limit="all_leased_bytes"), line.now)
+    assert line.stream.put_off is not None
+    line.now = line.stream.retry_at
+    line.send()
+
+
+def test_a_message_that_is_taken_and_waits_for_its_answer_is_put_off_no_more() -> None:
+    line = Line()
+    put_off_once(line)
+    # One behind it that is yet to go does not wait for that limit either.
+    line.stream.put(chunk_batch(1, 1), item_batch([1], [8]), keep_from=0)
+    assert line.stream.put_off is None
+
+
+@pytest.mark.parametrize("code", ["not_durable", "loading", "shutting_down"])
+def test_a_message_that_now_waits_for_something_else_is_not_put_off_for_a_limit(code: str) -> None:
+    line = Line()
+    put_off_once(line)
+    request_id = msgpack.unpackb(line.to_server.popleft()[0])["id"]
+    line.stream.on_reply(error(request_id, code), line.now)
+    assert line.stream.put_off is None
+
+
 def test_chunks_that_are_refused_by_themselves_do_not_go_round_for_ever() -> None:
     line = Line()
     accept = line.server.accept
