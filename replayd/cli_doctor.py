@@ -81,7 +81,7 @@ def doctor(config_path: str | None, address: str | None, timeout_s: float, peers
     if address is None:
         # Where it would be the settings say that are faulty; who answers at the usual place is likely it.
         address = "" if isinstance(info, str) else DEFAULT_ADDRESS
-    findings = [*look.examine(config, [*service, *settled], os.environ, address, info, peers)]
+    findings = [*look.examine(config, [*service, *settled], told.environment, address, info, peers)]
     failures = [finding for finding in findings if finding.state == look.FAIL]
     if as_json:
         print_json({"ok": not failures, "findings": [asdict(finding) for finding in findings]})

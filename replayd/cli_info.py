@@ -47,7 +47,8 @@ def info(address: str, timeout_s: float, as_json: bool) -> None:
     if "max_bytes" in memory:
         held, most = size_text(memory["held_bytes"]), size_text(memory["max_bytes"])
         click.echo(f"  tables hold {held} of at most {most} (the server's max_bytes)")
-    if answer["leases"]["refused"]:
+    # A daemon that has not been started again since an upgrade does not tell.
+    if answer.get("leases", {}).get("refused"):
         click.echo(f"  {_leases_text(answer['leases'])}")
     if "store" in answer:
         click.echo(f"  store {_store_text(answer['store'])}")

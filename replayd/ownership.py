@@ -13,7 +13,8 @@ def give_to_owner_of_directory(path: Path) -> None:
     """What root makes in a directory of somebody else's is theirs, so that the daemon can read it. Raises OSError."""
     if os.geteuid() == 0:
         directory = path.absolute().parent.stat()
-        os.chown(path, directory.st_uid, directory.st_gid)
+        # A link of theirs does not make what it points to theirs.
+        os.chown(path, directory.st_uid, directory.st_gid, follow_symlinks=False)
 
 
 def make_directory(path: Path) -> None:

@@ -94,7 +94,7 @@ def copy_into_rotation(source: Path, parent: Path, keep: int) -> tuple[Copied, l
 
 def _copies(parent: Path) -> list[tuple[int, Path]]:
     """The copies of a rotation, the oldest first, with their numbers: 0 for those that were made without."""
-    if not parent.is_dir():
+    if not parent.exists():
         return []
     found = [path for path in parent.iterdir() if _NAME.fullmatch(path.name) and is_store(path)]
     return sorted((copy_number(path), path) for path in found)

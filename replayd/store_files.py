@@ -63,7 +63,7 @@ def lock_mark(directory: Path) -> int:
 
     Raises OSError, and StoreInUse if another process has it.
     """
-    fd = os.open(directory / MARK, os.O_RDWR | os.O_CREAT, 0o640)
+    fd = os.open(directory / MARK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o640)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # A copy that is brought back has another mark, and this one may be that of before.
@@ -257,6 +257,8 @@ def not_copied(place: Path, error: Exception) -> StoreError:
     if isinstance(error, PermissionError):
         where = error.filename or place
         return StoreForbidden(f"{where}: {error.strerror}; run this as a user who may read and write there, or as root")
+    if isinstance(error, NotADirectoryError):
+        return StoreNotMade(f"{place} is no directory: name another place")
     # Where the copy is to be: it need not be there.
     return StoreError(f"{place}: {reason(place if place.is_dir() else place.parent, error)}")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from replayd.errors import StoreError, StoreInUse, StoreUnreadable
+from replayd.errors import StoreError, StoreInUse, StoreNotMade, StoreUnreadable
 from replayd.messages import Reset, Result
 from replayd.store import Store
 from replayd.store_copies import bring_back, copy_into_rotation, copy_store
@@ -105,6 +105,39 @@ def test_what_is_no_whole_copy_leaves_the_store_that_is_there(
     assert ".part-" not in str(refused.value)
     assert names(live) == {DATA, LOCK, MARK}
     assert contents(live) == OLD
+
+
+def test_copies_that_are_to_go_into_a_file_are_refused(live: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreNotMade, match="file is no directory: name another place"):
+        copy_into_rotation(live, tmp_path / "file", 3)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.parametrize("name", [DATA, LOCK])
+def test_root_gives_away_no_file_that_a_store_merely_points_to(
+    live: Path, copy: Path, tmp_path: Path, name: str
+) -> None:
+    theirs, its = tmp_path / "somebody", live / name
+    its.rename(theirs)
+    its.symlink_to(theirs)
+    for path in (live, *live.iterdir()):
+        os.chown(path, 4711, 4712, follow_symlinks=False)
+    bring_back(copy, live, replace=True)
+    assert theirs.stat().st_uid == 0
+
+
+def test_a_mark_that_is_a_link_is_neither_followed_nor_filled(live: Path, copy: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "somebody"
+    theirs.write_bytes((live / MARK).read_bytes())
+    (live / MARK).unlink()
+    (live / MARK).symlink_to(theirs)
+    with pytest.raises(StoreError):
+        bring_back(copy, live, replace=True)
+    theirs.unlink()
+    bring_back(copy, live, replace=True)
+    assert not theirs.exists()
+    assert not (live / MARK).is_symlink()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
