@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,14 +21,6 @@ from replayd_client.specs import TensorSpec
 from tests.unit.writer import StreamWriter, fifo, service
 
 NO_KEYS = np.zeros(0, np.uint64)
-
-
-@pytest.fixture
-def made() -> Iterator[list[Service]]:
-    services: list[Service] = []
-    yield services
-    for each in services:
-        each.validate()
 
 
 def ask(target: Service, request: Any) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,15 +14,6 @@ from replayd.service import Service
 from replayd.table import Table
 from tests.unit.test_service import ask, error, info, sample
 from tests.unit.writer import StreamWriter, fifo, service
-
-
-@pytest.fixture
-def made() -> Iterator[list[Service]]:
-    """Services whose counts are re-derived at the end of the test."""
-    services: list[Service] = []
-    yield services
-    for each in services:
-        each.validate()
 
 
 def bounded(of_peer: int, of_all: int, *tables: Table) -> Service:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,15 +26,6 @@ from replayd_client.specs import TensorSpec
 from tests.unit.writer import StreamWriter, fifo, payloads_of, service
 
 NO_KEYS = np.zeros(0, np.uint64)
-
-
-@pytest.fixture
-def made() -> Iterator[list[Service]]:
-    """Services whose counts are re-derived at the end of the test."""
-    services: list[Service] = []
-    yield services
-    for each in services:
-        each.validate()
 
 
 def ask(target: Service, request: Any, peer: str | None = "peer", now: float = 0.0) -> list[tuple[Any, Any]]:

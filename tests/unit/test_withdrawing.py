@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,15 +11,6 @@ from replayd.messages import Failed, Result, Sample, Sampled, Withdraw
 from replayd.service import Service
 from replayd.table import Table
 from tests.unit.writer import StreamWriter, fifo, service
-
-
-@pytest.fixture
-def made() -> Iterator[list[Service]]:
-    """Services whose counts are re-derived at the end of the test."""
-    services: list[Service] = []
-    yield services
-    for each in services:
-        each.validate()
 
 
 def ask(s: Service, request: Any, peer: str, are_read: bool = True) -> list[tuple[str, int, str]]:
