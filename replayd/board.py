@@ -18,12 +18,9 @@ HISTORY = 900
 
 STALE_S = 10.0
 """One that is older means that the loop is stuck: no turn of it should take a tenth of that."""
-
-
 PATIENCE_S = 300.0
-"""The longest that loading or saving may show no step, before nobody is asked for patience any more: ten times what a
-step of either has ever taken, the check of a store of a hundred million items aside. A disk that hangs takes for ever.
-"""
+"""The longest that loading or saving may show no step, before nobody is asked for patience any more: far longer than
+one takes on a disk that is slow, while one that hangs takes for ever."""
 
 STOPPING = "stopping"
 """The state of a daemon that was told to end."""
